@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._arrays import dtype_name
@@ -16,7 +17,7 @@ from .._dequantize import (
     DequantizePerTokenDescriptor,
     DequantizePerTokenPlan,
 )
-from .._types import FloatName
+from .._types import FloatDType, FloatName
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
@@ -89,7 +90,9 @@ _dequantize_jit = jax.jit(_dequantize, static_argnums=0)
 
 
 @errors.reported_as("sternway.jax.dequantize_per_token", {"qdtype": "q", "scale_dtype": "scale"})
-def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None, *, dtype: Any = None) -> Array:
+def dequantize_per_token(
+    q: ArrayLike, scale: ArrayLike, zero_point: ArrayLike | None = None, *, dtype: FloatDType | None = None
+) -> jax.Array:
     """Dequantize with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
 
     Gradients are those of :func:`sternway.dequantize_per_token_backward`, of scale and of a floating zero_point. The gradient
@@ -114,6 +117,7 @@ def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None
         >>> sj.dequantize_per_token(q, scale, jnp.array([1, 0], jnp.int8)).tolist()
         [[0.0, -1.5], [6.0, 8.0]]
     """
-    q, scale, zero_point = arrays(q, scale, optional=(zero_point,))
-    name = scale.dtype.name if dtype is None else dtype_name(dtype)
-    return _dequantize_jit(name, *flat("q", q, scale, zero_point)).reshape(q.shape)
+    codes, scales, zeros = arrays(q, scale, optional=(zero_point,))
+    name = scales.dtype.name if dtype is None else dtype_name(dtype)
+    y: jax.Array = _dequantize_jit(name, *flat("q", codes, scales, zeros)).reshape(codes.shape)
+    return y

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._lerp import OUTPUTS, LerpBackwardDescriptor, LerpBackwardPlan
@@ -122,7 +123,7 @@ _lerp_jit = jax.jit(_lerp, static_argnums=0)
 
 
 @errors.reported_as("sternway.jax.lerp", {"dtype": "a"})
-def lerp(a: Array, b: Array, weight: float | Array) -> Array:
+def lerp(a: ArrayLike, b: ArrayLike, weight: ArrayLike) -> jax.Array:
     """Linear interpolation, ``y = a + weight * (b - a)``, with broadcasting.
 
     Gradients are those of :func:`sternway.lerp_backward`, summed over the dimensions along which an operand was broadcast. The
@@ -146,26 +147,31 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
         >>> jax.grad(lambda w: sj.lerp(jnp.zeros(2), jnp.ones(2), w).sum())(0.25)
         Array(2., dtype=float32, weak_type=True)
     """
-    number = None
+    number, factor = None, weight
     if isinstance(weight, numbers.Real) and not isinstance(weight, np.generic):
-        number, weight = _text(weight), None
+        number, factor = _text(weight), None
     elif weight is None:
         raise errors.make("invalid_problem", "lerp", "weight", "a number or an array", "None")
-    a, b, w = arrays(a, b, optional=(weight,))
-    a, b = a.astype(b.dtype) if a.weak_type else a, b.astype(a.dtype) if b.weak_type else b
-    if w is not None and (w.weak_type or isinstance(weight, np.generic)):
-        w = w.astype(a.dtype)
-    operands = {"a": a, "b": b} if w is None else {"a": a, "b": b, "weight": w}
+    low, high, w = arrays(a, b, optional=(factor,))
+    low, high = low.astype(high.dtype) if low.weak_type else low, high.astype(low.dtype) if high.weak_type else high
+    if w is not None and (w.weak_type or isinstance(factor, np.generic)):
+        w = w.astype(low.dtype)
+    operands = {"a": low, "b": high} if w is None else {"a": low, "b": high, "weight": w}
     for name, x in operands.items():
-        if x.dtype != a.dtype:
-            raise errors.make("invalid_problem", "lerp", name, f"{a.dtype} like a", str(x.dtype))
+        if x.dtype != low.dtype:
+            raise errors.make("invalid_problem", "lerp", name, f"{low.dtype} like a", str(x.dtype))
     try:
         shape = jnp.broadcast_shapes(*(x.shape for x in operands.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in operands.items())
         raise errors.make("invalid_problem", "lerp", "the operands", "of shapes that broadcast", shapes) from None
-    check(LerpBackwardPlan, LerpBackwardDescriptor(shape, a.dtype.name, 0.5), {"dy": (shape, a.dtype), "da": (shape, a.dtype)})
-    return _lerp_jit(number, a, b, w)
+    check(
+        LerpBackwardPlan,
+        LerpBackwardDescriptor(shape, low.dtype.name, 0.5),
+        {"dy": (shape, low.dtype), "da": (shape, low.dtype)},
+    )
+    y: jax.Array = _lerp_jit(number, low, high, w)
+    return y
 
 
 def _text(weight: Any) -> str:

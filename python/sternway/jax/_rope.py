@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
@@ -151,18 +152,18 @@ _rotate_jit = jax.jit(_rotate, static_argnums=0)
 
 @errors.reported_as("sternway.jax.rope")
 def rope(
-    x: Array,
-    positions: Array | None = None,
+    x: ArrayLike,
+    positions: ArrayLike | None = None,
     *,
     base: float = 10000.0,
-    cos: Array | None = None,
-    sin: Array | None = None,
+    cos: ArrayLike | None = None,
+    sin: ArrayLike | None = None,
     pairing: Pairing = "interleaved",
     rotary_dim: int | None = None,
     rotary_start: int = 0,
     angle: Angle = "float64",
     layout: Layout = "bhsd",
-) -> Array:
+) -> jax.Array:
     """Rotary position embedding (Su et al., arXiv:2104.09864), with the formula of :func:`sternway.rope`.
 
     The gradient is the transposed rotation; it can be differentiated any number of times. Tables have gradients too, which are
@@ -198,4 +199,5 @@ def rope(
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
     refuse_complex("cos", cos)
     refuse_complex("sin", sin)
-    return _rotate_jit(_Rotation("forward", *options), *arrays(x, optional=(positions, cos, sin)))
+    y: jax.Array = _rotate_jit(_Rotation("forward", *options), *arrays(x, optional=(positions, cos, sin)))
+    return y

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
@@ -134,9 +136,10 @@ def _options(kind: str, x: Array, axis: Any, reverse: Any, tie: str = "last") ->
     return _Scan(kind, axis if axis < 0 else axis - x.ndim, bool(reverse), tie)
 
 
-def _apply(kind: str, x: Any, axis: int, reverse: bool) -> Array:
+def _apply(kind: str, x: Any, axis: int, reverse: bool) -> jax.Array:
     (x,) = arrays(x)
-    return _forward_jit(_options(kind, x, axis, reverse), x)
+    y: jax.Array = _forward_jit(_options(kind, x, axis, reverse), x)
+    return y
 
 
 _OPERANDS = {"dtype": "x"}
@@ -144,7 +147,7 @@ _OPERANDS = {"dtype": "x"}
 
 
 @errors.reported_as("sternway.jax.cumsum", _OPERANDS)
-def cumsum(x: Array, axis: int = -1, reverse: bool = False) -> Array:
+def cumsum(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
     """Cumulative sum along an axis, as :func:`jax.lax.cumsum`: ``y[i] = sum_{j<=i} x[j]`` in scan order.
 
     The gradient is the sum in the other direction; it can be differentiated any number of times.
@@ -172,7 +175,7 @@ def cumsum(x: Array, axis: int = -1, reverse: bool = False) -> Array:
 
 
 @errors.reported_as("sternway.jax.cumprod", _OPERANDS)
-def cumprod(x: Array, axis: int = -1, reverse: bool = False) -> Array:
+def cumprod(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
     """Cumulative product along an axis, as :func:`jax.lax.cumprod`: ``y[i] = prod_{j<=i} x[j]`` in scan order.
 
     The gradient is finite where the true gradient is, also after zeros and where a product overflows; :func:`sternway.cumprod`
@@ -197,7 +200,7 @@ def cumprod(x: Array, axis: int = -1, reverse: bool = False) -> Array:
 
 
 @errors.reported_as("sternway.jax.cumlogsumexp", {**_OPERANDS, "logcumsumexp": "cumlogsumexp"})
-def cumlogsumexp(x: Array, axis: int = -1, reverse: bool = False) -> Array:
+def cumlogsumexp(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
     """Logarithm of the cumulative sum of exponentials along an axis, as :func:`jax.lax.cumlogsumexp`.
 
     :func:`sternway.logcumsumexp` and :func:`sternway.logcumsumexp_backward` have the formulas. The gradient of the gradient is
@@ -224,14 +227,37 @@ def cumlogsumexp(x: Array, axis: int = -1, reverse: bool = False) -> Array:
 logcumsumexp = cumlogsumexp
 
 
+class _Extremum(Protocol):
+    """The types of cummax and cummin."""
+
+    @overload
+    def __call__(
+        self, x: ArrayLike, axis: int = ..., reverse: bool = ..., *, return_indices: Literal[False] = ..., tie: Tie = ...
+    ) -> jax.Array: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, axis: int = ..., reverse: bool = ..., *, return_indices: Literal[True], tie: Tie = ...
+    ) -> tuple[jax.Array, jax.Array]: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, axis: int = ..., reverse: bool = ..., *, return_indices: bool, tie: Tie = ...
+    ) -> jax.Array | tuple[jax.Array, jax.Array]: ...
+
+
+def _overloaded(function: Callable[..., Any]) -> _Extremum:
+    """Give cummax and cummin their types. It returns the function itself."""
+    return function
+
+
 def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool, tie: str) -> Any:
     (x,) = arrays(x)
     scan = _options(kind, x, axis, reverse, tie)
     return _with_indices_jit(scan, x) if return_indices else _forward_jit(scan, x)
 
 
+@_overloaded
 @errors.reported_as("sternway.jax.cummax", _OPERANDS)
-def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
+def cummax(x: ArrayLike, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
     """Cumulative maximum along an axis, as :func:`jax.lax.cummax`: ``y[i] = max_{j<=i} x[j]`` in scan order.
 
     The gradient of ``y[i]`` goes to one position, that of the maximum. NaN beats every number.
@@ -257,8 +283,9 @@ def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: b
     return _extremum("cummax", x, axis, reverse, return_indices, tie)
 
 
+@_overloaded
 @errors.reported_as("sternway.jax.cummin", _OPERANDS)
-def cummin(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
+def cummin(x: ArrayLike, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
     """Cumulative minimum along an axis, as :func:`jax.lax.cummin`: ``y[i] = min_{j<=i} x[j]`` in scan order.
 
     Args:
