@@ -17,19 +17,23 @@ import pytest
 import sternway as sw
 import sternway.torch as st
 
-pytest.importorskip("mypy", reason="mypy is not installed")
+for _name in ("mypy", "jax", "ml_dtypes"):
+    pytest.importorskip(_name, reason=f"{_name} is not installed")
 
 IMPORTS = """
 import dataclasses
 from typing import Any
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
 import sternway as sw
+import sternway.jax as sj
 import sternway.torch as st
 import sternway.torch.distributed as std
-t, n, i = torch.ones(3), np.ones(3), torch.tensor([0, 1])
+t, n, i, j = torch.ones(3), np.ones(3), torch.tensor([0, 1]), jnp.ones(3)
 """
 
 GOOD = """
@@ -120,6 +124,15 @@ sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 2, "float32", mode="max", index_dtype
 plan = sw.ScanPlan.select(scan, torch.device("cpu"))
 plan.run(x=n, y=np.empty(3), workspace=None)
 kind: str = plan.descriptor.kind
+
+j1: jax.Array = sj.cumsum(j, 0, reverse=True)
+j2: jax.Array = sj.cummax(n, tie="first")
+j3, j4 = sj.cummin(j, return_indices=True)
+j5: jax.Array = sj.lerp(j, n, 0.5) + j4
+j6: jax.Array = sj.rope(j, pairing="half", layout="thd")
+j7: jax.Array = sj.embedding_bag(j, j, mode="mean")
+j8: jax.Array = sj.dequantize_per_token(j, j, dtype=jnp.float32)
+j9: jax.Array = sw.cumsum(j, out=j)
 """
 
 BAD = """
@@ -205,6 +218,14 @@ plan.run(x="x")
 plan.run(x=n, y=[0.0])
 sw.ScanPlan.select(sw.LerpBackwardDescriptor((3,), "float32"))
 sw.PlanPreference(determinstic=True)
+x1: torch.Tensor = sj.cumsum(j)
+x2: jax.Array = sj.cummax(j, return_indices=True)
+sj.cumsum(t)
+sj.cumsum(j, revers=True)
+sj.cummax(j, tie="any")
+sj.rope(j, layout="sbhd")
+sj.embedding_bag(j, j, mode="avg")
+sj.dequantize_per_token(j, j, dtype="f32")
 """
 
 
