@@ -21,6 +21,7 @@ import itertools
 import os
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,8 @@ from torch import Tensor, nn
 import sternway.torch as st
 import sternway.torch.distributed as std
 
-TABLES = ((5000, "row"), (999, "row"), (3, "row"), (2000, "column"))  # rows, and how a table is cut
+Cut = Literal["row", "column"]
+TABLES: tuple[tuple[int, Cut], ...] = ((5000, "row"), (999, "row"), (3, "row"), (2000, "column"))  # by number of rows
 WIDTH, FEATURES = 16, 13  # columns of a table, dense features
 BATCH, STEPS, RATE = 512, 20, 1.0  # BATCH: samples of all processes together
 LONGEST = 6  # indices of a bag

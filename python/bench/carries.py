@@ -66,9 +66,10 @@ def measure(
 
     scan: Any
     backward: Any
+    families: Any = ((sw.ScanPlan, sw.ScanDescriptor), (sw.ScanBackwardPlan, sw.ScanBackwardDescriptor))
     scan, backward = (
         [plan.select(descriptor(kind, shape, dtype, dim=dim, carries=carries), device) for carries in (False, True)]
-        for plan, descriptor in ((sw.ScanPlan, sw.ScanDescriptor), (sw.ScanBackwardPlan, sw.ScanBackwardDescriptor))
+        for plan, descriptor in families
     )
     start, end = (states(NUMBERS["forward"][kind]) for _ in range(2))
     scan[1].run(x=x, carry_out=end)

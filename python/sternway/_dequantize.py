@@ -8,12 +8,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from . import _outputs, _plan
-from ._arrays import Array, device_of, require_array
+from ._arrays import device_of, require_array
 from ._descriptor import Descriptor, normalized
-from ._quantize import gradient_rows, of_operands
+from ._quantize import ScaleT, gradient_rows, of_operands
+from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, QuantizedDType, ShapeT
+
+if TYPE_CHECKING:
+    from numpy import dtype as numpy_dtype
+    from numpy import ndarray
+
+    Outputs = DLPackArray | Sequence[DLPackArray | None] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +28,9 @@ class BaseDequantizeDescriptor(Descriptor):
     """The fields of DequantizePerTokenDescriptor and DequantizePerTokenBackwardDescriptor."""
 
     shape: Sequence[int]
-    dtype: Any
-    qdtype: Any = "int8"
-    scale_dtype: Any = None
+    dtype: FloatDType
+    qdtype: QuantizedDType = "int8"
+    scale_dtype: FloatDType | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +142,12 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def dequantize_forward_plan(
-    shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str, dtype_of: str = "dtype"
+    shape: tuple[int, ...],
+    dtype: FloatDType,
+    qdtype: QuantizedDType,
+    scale_dtype: FloatDType,
+    device: str,
+    dtype_of: str = "dtype",
 ) -> DequantizePerTokenPlan:
     """The plan of a problem, from a cache. dtype_of: the operand or option that dtype was read from."""
     with of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_dtype="scale"):
@@ -144,7 +156,7 @@ def dequantize_forward_plan(
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def dequantize_plan(
-    shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
+    shape: tuple[int, ...], dtype: FloatDType, qdtype: QuantizedDType, scale_dtype: FloatDType, device: str
 ) -> DequantizePerTokenBackwardPlan:
     """The plan of a problem, from a cache."""
     with of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
@@ -152,9 +164,50 @@ def dequantize_plan(
         return DequantizePerTokenBackwardPlan.select(descriptor, device)
 
 
+@overload
 def dequantize_per_token(
-    q: Array, scale: Array, zero_point: Array | None = None, *, dtype: Any = None, out: Array | None = None
-) -> Array:
+    q: ndarray[ShapeT, Any],
+    scale: ndarray[Any, DTypeT],
+    zero_point: DLPackArray | None = ...,
+    *,
+    dtype: None = ...,
+    out: None = ...,
+) -> ndarray[ShapeT, DTypeT]: ...
+@overload
+def dequantize_per_token(
+    q: ndarray[ShapeT, Any],
+    scale: DLPackArray,
+    zero_point: DLPackArray | None = ...,
+    *,
+    dtype: FloatDType | None = ...,
+    out: None = ...,
+) -> ndarray[ShapeT, numpy_dtype[Any]]: ...
+@overload
+def dequantize_per_token(
+    q: ArrayT,
+    scale: DLPackArray,
+    zero_point: DLPackArray | None = ...,
+    *,
+    dtype: FloatDType | None = ...,
+    out: None = ...,
+) -> ArrayT: ...
+@overload
+def dequantize_per_token(
+    q: DLPackArray,
+    scale: DLPackArray,
+    zero_point: DLPackArray | None = ...,
+    *,
+    dtype: FloatDType | None = ...,
+    out: ArrayT,
+) -> ArrayT: ...
+def dequantize_per_token(
+    q: DLPackArray,
+    scale: DLPackArray,
+    zero_point: DLPackArray | None = None,
+    *,
+    dtype: FloatDType | None = None,
+    out: DLPackArray | None = None,
+) -> DLPackArray:
     """Dequantize with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
 
     The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
@@ -181,26 +234,38 @@ def dequantize_per_token(
         [[0.0, -1.5], [6.0, 8.0]]
     """
     op = "dequantize_per_token"
-    q, scale = require_array(op, "q", q), require_array(op, "scale", scale)
+    codes, scales = require_array(op, "q", q), require_array(op, "scale", scale)
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     if dtype is None:
-        plan = dequantize_forward_plan(tuple(q.shape), scale.dtype, q.dtype, scale.dtype, device_of(q), "scale")
+        plan = dequantize_forward_plan(tuple(codes.shape), scales.dtype, codes.dtype, scales.dtype, device_of(codes), "scale")
     else:
-        dtype = normalized(op, "dtype", "dtype", dtype)
-        plan = dequantize_forward_plan(tuple(q.shape), dtype, q.dtype, scale.dtype, device_of(q))
-    outputs = _outputs.outputs(plan, q, [("y", q, plan.sku.element)], out)
-    plan.run(q=q, scale=scale, zero_point=zero_point, **outputs)
+        element = normalized(op, "dtype", "dtype", dtype)
+        plan = dequantize_forward_plan(tuple(codes.shape), element, codes.dtype, scales.dtype, device_of(codes))
+    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", codes, plan.sku.element)], out)
+    plan.run(q=codes, scale=scales, zero_point=zero_point, **outputs)
     return outputs["y"]
 
 
+@overload
 def dequantize_per_token_backward(
-    dy: Array,
-    scale: Array,
+    dy: ArrayT, scale: DLPackArray, *, q: None = ..., zero_point: DLPackArray | None = ..., out: Outputs = ...
+) -> ArrayT: ...
+@overload
+def dequantize_per_token_backward(
+    dy: ArrayT, scale: ScaleT, *, q: DLPackArray, zero_point: None = ..., out: Outputs = ...
+) -> tuple[ArrayT, ScaleT]: ...
+@overload
+def dequantize_per_token_backward(
+    dy: ArrayT, scale: DLPackArray, *, q: DLPackArray, zero_point: DLPackArray, out: Outputs = ...
+) -> tuple[ArrayT, ...]: ...
+def dequantize_per_token_backward(
+    dy: DLPackArray,
+    scale: DLPackArray,
     *,
-    q: Array | None = None,
-    zero_point: Array | None = None,
-    out: Array | Sequence[Array] | None = None,
-) -> Array | tuple[Array, ...]:
+    q: DLPackArray | None = None,
+    zero_point: DLPackArray | None = None,
+    out: DLPackArray | Sequence[DLPackArray | None] | None = None,
+) -> DLPackArray | tuple[DLPackArray, ...]:
     """Gradients of ``x = (q - zero_point[n]) * scale[n]`` for token n.
 
     ``dx = dy * scale[n]`` is the gradient with respect to q in floating point. ``dscale[n] = sum_d dy * (q - zero_point[n])``
@@ -230,9 +295,12 @@ def dequantize_per_token_backward(
         (array([0.5, 2. ], dtype=float32), array([ 6., 15.], dtype=float32))
     """
     op = "dequantize_per_token_backward"
-    dy, scale = require_array(op, "dy", dy), require_array(op, "scale", scale)
-    q, zero_point = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
-    plan = dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
-    outputs = _outputs.outputs(plan, dy, gradient_rows(dy, None if q is None else scale, zero_point), out)
-    plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
-    return outputs["dx"] if q is None else tuple(outputs.values())
+    grad, scales = require_array(op, "dy", dy), require_array(op, "scale", scale)
+    codes, zeros = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
+    plan = dequantize_plan(
+        tuple(grad.shape), grad.dtype, "int8" if codes is None else codes.dtype, scales.dtype, device_of(grad)
+    )
+    rows = gradient_rows(grad, None if codes is None else scales, zeros)
+    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, grad, rows, out)
+    plan.run(dy=grad, scale=scales, q=codes, zero_point=zeros, **outputs)
+    return outputs["dx"] if codes is None else tuple(outputs.values())

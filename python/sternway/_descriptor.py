@@ -51,11 +51,12 @@ REQUIRED: Any = _Required()
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
-    """The type of a field, as a key of _MEANING."""
+    """The type of a field, as a key of _MEANING. A type that is none of them is a Literal of names."""
     for suffix in ("shape", "dtype"):
         if field.name.endswith(suffix):
             return suffix
-    return str(field.type).partition(" ")[0]
+    kind = str(field.type).partition(" ")[0]
+    return kind if kind in _MEANING else "str"
 
 
 def _integer(value: Any) -> int:

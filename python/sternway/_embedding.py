@@ -13,6 +13,7 @@ from ._descriptor import Descriptor
 from ._embedding_bag import _flag, embedding_bag_backward
 from ._lent import Lent
 from ._operands import refuse_recorded
+from ._types import ArrayT, DLPackArray, FloatDType, IndexDType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +44,8 @@ class EmbeddingBackwardDescriptor(Descriptor):
     num_embeddings: int
     embedding_dim: int
     num_indices: int
-    dtype: Any
-    index_dtype: Any = "int64"
+    dtype: FloatDType
+    index_dtype: IndexDType = "int64"
     padding_idx: int | None = None
     scale_grad_by_freq: bool = False
 
@@ -86,7 +87,7 @@ class EmbeddingBackwardPlan(_plan.Plan[EmbeddingBackwardDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # as 1 is no flag, though it equals True
 def _embedding_plan(
-    rows: int, dim: int, total: int, dtype: Any, index: Any, padding: int | None, by_frequency: bool, device: str
+    rows: int, dim: int, total: int, dtype: FloatDType, index: IndexDType, padding: int | None, by_frequency: bool, device: str
 ) -> EmbeddingBackwardPlan:
     descriptor = EmbeddingBackwardDescriptor(rows, dim, total, dtype, index, padding, by_frequency)
     return EmbeddingBackwardPlan.select(descriptor, device)
@@ -154,14 +155,14 @@ def _rows(dy: Array, indices: Array) -> tuple[Array, Array]:
 
 @errors.reported_as("embedding_backward", {"dweight": "out"})
 def embedding_backward(
-    dy: Array,
-    indices: Array,
+    dy: ArrayT,
+    indices: DLPackArray,
     *,
     num_embeddings: int,
     padding_idx: int | None = None,
     scale_grad_by_freq: bool = False,
-    out: Array | None = None,
-) -> Array:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of an embedding with respect to its weight.
 
     ``dweight[v]`` sums ``dy[i]`` over the positions i with ``indices[i] == v``. Positions that hold ``padding_idx`` are not
@@ -194,26 +195,28 @@ def embedding_backward(
                [ 9., 12.]])
     """
     op = "embedding_backward"
-    dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
+    grad, rows = require_array(op, "dy", dy), require_array(op, "indices", indices)
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
-    shape = tuple(dy.shape)
+    shape = tuple(grad.shape)
     if not shape:
         raise errors.make("invalid_problem", op, "dy", "of rank 1 or more, [..., dim]", "rank 0")
-    if tuple(indices.shape) != shape[:-1]:
-        wanted, got = f"of shape {list(shape[:-1])} like dy without its last dimension", str(list(indices.shape))
+    if tuple(rows.shape) != shape[:-1]:
+        wanted, got = f"of shape {list(shape[:-1])} like dy without its last dimension", str(list(rows.shape))
         raise errors.make("invalid_problem", op, "indices", wanted, got)
-    if expanded := _expanded(dy, indices):
+    if expanded := _expanded(grad, rows):
         refuse_recorded(op, "dy", dy)  # before the drop-in of another operation is named
-        return embedding_bag_backward(
-            *_as_bags(dy, indices, expanded), num_embeddings=num_embeddings, padding_idx=padding_idx,
+        bags, positions = _as_bags(grad, rows, expanded)
+        dweight: ArrayT = embedding_bag_backward(
+            bags, positions, num_embeddings=num_embeddings, padding_idx=padding_idx,
             scale_grad_by_freq=scale_grad_by_freq, out=out,
         )  # fmt: skip
-    rows, flat = _rows(dy, indices)
+        return dweight
+    flat_grad, flat_rows = _rows(grad, rows)
     plan = _planned(
-        num_embeddings, shape[-1], flat.shape[0], dy.dtype, indices.dtype, padding_idx,
-        _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(dy),
+        num_embeddings, shape[-1], flat_rows.shape[0], grad.dtype, rows.dtype, padding_idx,
+        _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(grad),
     )  # fmt: skip
-    outputs = _outputs.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
-    plan.run(dy=rows, indices=flat, **outputs)
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, grad, [("dweight", plan.descriptor.shape, None)], out)
+    plan.run(dy=flat_grad, indices=flat_rows, **outputs)
     return outputs["dweight"]

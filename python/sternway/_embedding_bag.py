@@ -11,6 +11,7 @@ from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, producer, require_array
 from ._descriptor import Descriptor
 from ._sku import PlanPreference
+from ._types import ArrayT, BagMode, DLPackArray, FloatDType, IndexDType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +51,10 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
     embedding_dim: int
     num_bags: int
     total_indices: int
-    dtype: Any
-    mode: str = "sum"
-    index_dtype: Any = "int64"
-    offset_dtype: Any = None
+    dtype: FloatDType
+    mode: BagMode = "sum"
+    index_dtype: IndexDType = "int64"
+    offset_dtype: IndexDType | None = None
     padding_idx: int | None = None
     include_last_offset: bool = False
     scale_grad_by_freq: bool = False
@@ -105,8 +106,8 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # as 1 is no flag, though it equals True
 def _embedding_bag_plan(
-    rows: int, dim: int, bags: int, total: int, dtype: Any, mode: str, index: Any, offset: Any, padding: int | None,
-    last: bool, by_frequency: bool, device: str, deterministic: bool,
+    rows: int, dim: int, bags: int, total: int, dtype: FloatDType, mode: BagMode, index: IndexDType, offset: IndexDType,
+    padding: int | None, last: bool, by_frequency: bool, device: str, deterministic: bool,
 ) -> EmbeddingBagBackwardPlan:  # fmt: skip
     descriptor = EmbeddingBagBackwardDescriptor(rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency)
     return EmbeddingBagBackwardPlan.select(descriptor, device, PlanPreference(deterministic=deterministic))
@@ -164,20 +165,20 @@ def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -
 
 @errors.reported_as("embedding_bag_backward", _OUTPUTS)
 def embedding_bag_backward(
-    dy: Array,
-    indices: Array,
-    offsets: Array | None = None,
+    dy: ArrayT,
+    indices: DLPackArray,
+    offsets: DLPackArray | None = None,
     *,
     num_embeddings: int,
-    mode: str = "sum",
+    mode: BagMode = "sum",
     padding_idx: int | None = None,
-    per_sample_weights: Array | None = None,
+    per_sample_weights: DLPackArray | None = None,
     include_last_offset: bool = False,
     scale_grad_by_freq: bool = False,
-    max_indices: Array | None = None,
+    max_indices: DLPackArray | None = None,
     deterministic: bool = True,
-    out: Array | None = None,
-) -> Array:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of an embedding bag with respect to its weight.
 
     Mode "sum": ``dweight[v]`` sums ``per_sample_weights[i] * dy[bag(i)]`` over the positions i with ``indices[i] == v``. Mode
@@ -218,39 +219,39 @@ def embedding_bag_backward(
                [11., 22.]])
     """
     op = "embedding_bag_backward"
-    dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
+    grad, rows = require_array(op, "dy", dy), require_array(op, "indices", indices)
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
-    flat, offsets = _flat(op, dy, indices, offsets, out)
-    last = _flag(op, "include_last_offset", include_last_offset) and len(indices.shape) == 1
-    weights = per_sample_weights
+    flat, starts = _flat(op, grad, rows, offsets, out)
+    last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
+    weights: Array | None = per_sample_weights
     if weights is not None:
         weights = require_array(op, "per_sample_weights", weights)
-        if tuple(weights.shape) != tuple(indices.shape):
-            shapes = f"of shape {list(indices.shape)} like indices", str(list(weights.shape))
+        if tuple(weights.shape) != tuple(rows.shape):
+            shapes = f"of shape {list(rows.shape)} like indices", str(list(weights.shape))
             raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
         weights = weights if len(weights.shape) == 1 else weights.reshape(-1)
     plan = _planned(
         "num_embeddings",
-        num_embeddings, dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, mode, flat.dtype, offsets.dtype, padding_idx, last,
-        _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(dy), _flag(op, "deterministic", deterministic),
+        num_embeddings, grad.shape[1], grad.shape[0], flat.shape[0], grad.dtype, mode, flat.dtype, starts.dtype, padding_idx,
+        last, _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(grad), _flag(op, "deterministic", deterministic),
     )  # fmt: skip
-    outputs = _outputs.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
-    plan.run(dy=dy, indices=flat, offsets=offsets, per_sample_weights=weights, max_indices=max_indices, **outputs)
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, grad, [("dweight", plan.descriptor.shape, None)], out)
+    plan.run(dy=grad, indices=flat, offsets=starts, per_sample_weights=weights, max_indices=max_indices, **outputs)
     return outputs["dweight"]
 
 
 @errors.reported_as("embedding_bag_per_sample_weights_backward", _OUTPUTS)
 def embedding_bag_per_sample_weights_backward(
-    dy: Array,
-    weight: Array,
-    indices: Array,
-    offsets: Array | None = None,
+    dy: ArrayT,
+    weight: DLPackArray,
+    indices: DLPackArray,
+    offsets: DLPackArray | None = None,
     *,
     padding_idx: int | None = None,
     include_last_offset: bool = False,
-    out: Array | None = None,
-) -> Array:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of an embedding bag in mode "sum" with respect to its per-sample weights.
 
     ``d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])``, and 0 for a position that is not counted.
@@ -277,25 +278,26 @@ def embedding_bag_per_sample_weights_backward(
         array([[6., 1., 6.]])
     """
     op = "embedding_bag_per_sample_weights_backward"
-    dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
+    grad, rows = require_array(op, "dy", dy), require_array(op, "indices", indices)
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
-    flat, offsets = _flat(op, dy, indices, offsets, out)
-    last = _flag(op, "include_last_offset", include_last_offset) and len(indices.shape) == 1
-    weight = require_array(op, "weight", weight)
-    if len(weight.shape) != 2:
-        raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(weight.shape)}")
+    flat, starts = _flat(op, grad, rows, offsets, out)
+    last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
+    table = require_array(op, "weight", weight)
+    if len(table.shape) != 2:
+        raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(table.shape)}")
     plan = _planned(
         "weight",
-        weight.shape[0], dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, "sum", flat.dtype, offsets.dtype, padding_idx, last,
-        False, device_of(dy), True,
+        table.shape[0], grad.shape[1], grad.shape[0], flat.shape[0], grad.dtype, "sum", flat.dtype, starts.dtype, padding_idx,
+        last, False, device_of(grad), True,
     )  # fmt: skip
-    shape = tuple(indices.shape)
-    outputs = _outputs.outputs(plan, dy, [("d_per_sample_weights", shape, None)], out)
-    grad = outputs["d_per_sample_weights"]
+    shape = tuple(rows.shape)
+    outputs = _outputs.outputs(plan, grad, [("d_per_sample_weights", shape, None)], out)
+    written = outputs["d_per_sample_weights"]
     if out is not None:
-        got = tuple(grad.shape if hasattr(grad, "shape") else require_array(op, "out", grad).shape)
+        got = tuple(written.shape if hasattr(written, "shape") else require_array(op, "out", written).shape)
         if got != shape:
             raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(got)))
-    plan.run(dy=dy, indices=flat, offsets=offsets, weight=weight, **outputs)
-    return grad
+    plan.run(dy=grad, indices=flat, offsets=starts, weight=table, **outputs)
+    result: ArrayT = written
+    return result

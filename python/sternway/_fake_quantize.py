@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from . import _outputs, _plan
-from ._arrays import Array, device_of, require_array
+from ._arrays import device_of, require_array
 from ._descriptor import Descriptor
-from ._quantize import gradient_rows, of_operands
+from ._quantize import ScaleT, ZeroPointT, gradient_rows, of_operands
+from ._types import ArrayT, DLPackArray, FloatDType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +22,10 @@ class BaseFakeQuantizeDescriptor(Descriptor):
     """The fields of FakeQuantizePerTokenDescriptor and FakeQuantizePerTokenBackwardDescriptor."""
 
     shape: Sequence[int]
-    dtype: Any
+    dtype: FloatDType
     quant_min: int
     quant_max: int
-    scale_dtype: Any = None
+    scale_dtype: FloatDType | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +139,7 @@ class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDe
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def fake_quantize_forward_plan(
-    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
+    shape: tuple[int, ...], dtype: FloatDType, quant_min: int, quant_max: int, scale_dtype: FloatDType, device: str
 ) -> FakeQuantizePerTokenPlan:
     """The plan of a problem, from a cache."""
     with of_operands(shape="x", dtype="x", scale_dtype="scale"):
@@ -148,7 +149,7 @@ def fake_quantize_forward_plan(
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def fake_quantize_plan(
-    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
+    shape: tuple[int, ...], dtype: FloatDType, quant_min: int, quant_max: int, scale_dtype: FloatDType, device: str
 ) -> FakeQuantizePerTokenBackwardPlan:
     """The plan of a problem, from a cache."""
     with of_operands(shape="dy", dtype="dy", scale_dtype="scale"):
@@ -157,14 +158,14 @@ def fake_quantize_plan(
 
 
 def fake_quantize_per_token(
-    x: Array,
-    scale: Array,
-    zero_point: Array | None = None,
+    x: ArrayT,
+    scale: DLPackArray,
+    zero_point: DLPackArray | None = None,
     *,
     quant_min: int,
     quant_max: int,
-    out: Array | None = None,
-) -> Array:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Quantize and dequantize with a scale for each token, as quantization-aware training does.
 
     For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``y = (clamp(t, quant_min, quant_max) -
@@ -194,24 +195,26 @@ def fake_quantize_per_token(
         [[0.5, 3.5, -4.0]]
     """
     op = "fake_quantize_per_token"
-    x, scale = require_array(op, "x", x), require_array(op, "scale", scale)
+    array, scales = require_array(op, "x", x), require_array(op, "scale", scale)
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = _plan.cached(fake_quantize_forward_plan, tuple(x.shape), x.dtype, quant_min, quant_max, scale.dtype, device_of(x))
-    outputs = _outputs.outputs(plan, x, [("y", x, None)], out)
-    plan.run(x=x, scale=scale, zero_point=zero_point, **outputs)
+    plan = _plan.cached(
+        fake_quantize_forward_plan, tuple(array.shape), array.dtype, quant_min, quant_max, scales.dtype, device_of(array)
+    )
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, [("y", array, None)], out)
+    plan.run(x=array, scale=scales, zero_point=zero_point, **outputs)
     return outputs["y"]
 
 
 def fake_quantize_per_token_backward(
-    dy: Array,
-    x: Array,
-    scale: Array,
-    zero_point: Array | None = None,
+    dy: ArrayT,
+    x: DLPackArray,
+    scale: ScaleT,
+    zero_point: ZeroPointT | None = None,
     *,
     quant_min: int,
     quant_max: int,
-    out: Sequence[Array] | None = None,
-) -> tuple[Array, Array, Array | None]:
+    out: Sequence[DLPackArray | None] | None = None,
+) -> tuple[ArrayT, ScaleT, ZeroPointT | None]:
     """Gradients of quantize-dequantize with straight-through rounding, as quantization-aware training uses it.
 
     For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``q = clamp(t, quant_min, quant_max)``. An element is
@@ -252,9 +255,10 @@ def fake_quantize_per_token_backward(
         (array([[1., 0., 0.]], dtype=float32), array([-1.], dtype=float32))
     """
     op = "fake_quantize_per_token_backward"
-    dy, x, scale = (require_array(op, name, array) for name, array in (("dy", dy), ("x", x), ("scale", scale)))
-    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = _plan.cached(fake_quantize_plan, tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
-    outputs = _outputs.outputs(plan, dy, gradient_rows(dy, scale, zero_point), out)
-    plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
+    operands = (("dy", dy), ("x", x), ("scale", scale))
+    grad, array, scales = (require_array(op, name, operand) for name, operand in operands)
+    zeros = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
+    plan = _plan.cached(fake_quantize_plan, tuple(grad.shape), grad.dtype, quant_min, quant_max, scales.dtype, device_of(grad))
+    outputs = _outputs.outputs(plan, grad, gradient_rows(grad, scales, zeros), out)
+    plan.run(dy=grad, x=array, scale=scales, zero_point=zeros, **outputs)
     return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

@@ -7,12 +7,13 @@ import functools
 import itertools
 import numbers
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor, is_numpy_bool, normalized
 from ._operands import refuse_recorded
+from ._types import ArrayT, DLPackArray, FloatDType, LerpGradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class LerpBackwardDescriptor(Descriptor):
     family: ClassVar[str] = "lerp_backward"
 
     shape: Sequence[int]
-    dtype: Any
+    dtype: FloatDType
     weight: float | None = None
     a_shape: Sequence[int] | None = None
     b_shape: Sequence[int] | None = None
@@ -77,8 +78,8 @@ class LerpBackwardPlan(_plan.Plan[LerpBackwardDescriptor]):
     descriptor_type = LerpBackwardDescriptor
 
 
-_OUTPUTS = ("da", "db", "dweight")
-_NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(_OUTPUTS, n)}
+OUTPUTS: tuple[LerpGradient, ...] = get_args(LerpGradient)
+_NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(OUTPUTS, n)}
 
 
 def lerp_plan(
@@ -97,7 +98,7 @@ def lerp_plan(
 @functools.lru_cache(maxsize=1024, typed=True)
 def _select(
     shape: tuple[int, ...],
-    dtype: Any,
+    dtype: FloatDType,
     weight: str | None,  # as text, since -0.0 is not 0.0 and NaN is NaN
     a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
@@ -135,16 +136,16 @@ def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
 
 @errors.reported_as("lerp_backward", {"dtype": "dy", "shape": "dy", "weight_shape": "weight"})
 def lerp_backward(
-    dy: Array,
-    weight: float | Array,
-    a: Array | None = None,
-    b: Array | None = None,
+    dy: ArrayT,
+    weight: float | DLPackArray,
+    a: DLPackArray | None = None,
+    b: DLPackArray | None = None,
     *,
     a_shape: Sequence[int] | None = None,
     b_shape: Sequence[int] | None = None,
-    needs: Sequence[str] = ("da", "db"),
-    out: Array | Sequence[Array] | None = None,
-) -> tuple[Array, ...]:
+    needs: Sequence[LerpGradient] = ("da", "db"),
+    out: ArrayT | Sequence[ArrayT] | None = None,
+) -> tuple[ArrayT, ...]:
     """Gradients of linear interpolation, ``y = a + weight * (b - a)``.
 
     ``da = (1 - weight) * dy``, ``db = weight * dy`` and ``dweight = dy * (b - a)``. Each is summed over the dimensions that its
@@ -174,23 +175,25 @@ def lerp_backward(
         (array([0.75, 0.75, 0.75], dtype=float32), array([0.5, 0.5, 0.5], dtype=float32))
     """
     op = "lerp_backward"
-    dy = require_array(op, "dy", dy)
+    array = require_array(op, "dy", dy)
     a, b = (x if x is None else require_array(op, name, x) for name, x in (("a", a), ("b", b)))
-    device = device_of(dy)
+    device = device_of(array)
     number, factor = split_weight(weight, device)
     wanted = tuple(needs) if isinstance(needs, (tuple, list)) else ()
     if wanted not in _NEEDS:
-        raise errors.make("invalid_problem", op, "needs", f"a tuple of some of {_OUTPUTS}", errors.shown(needs))
-    shape = tuple(dy.shape)
+        raise errors.make("invalid_problem", op, "needs", f"a tuple of some of {OUTPUTS}", errors.shown(needs))
+    shape = tuple(array.shape)
     a_shape, b_shape = _extents("a", a, a_shape), _extents("b", b, b_shape)
     shapes = {
         "da": shape if a_shape is None else a_shape,
         "db": shape if b_shape is None else b_shape,
         "dweight": () if factor is None else tuple(factor.shape),
     }
-    plan = lerp_plan(shape, dy.dtype, number, shapes["da"], shapes["db"], None if factor is None else shapes["dweight"], device)
-    rows = [(name, dy if shapes[name] == shape else shapes[name], None) for name in wanted]
-    outputs = _outputs.outputs(plan, dy, rows, out)
+    plan = lerp_plan(
+        shape, array.dtype, number, shapes["da"], shapes["db"], None if factor is None else shapes["dweight"], device
+    )
+    rows = [(name, array if shapes[name] == shape else shapes[name], None) for name in wanted]
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, rows, out)
     ends = {"a": a, "b": b} if "dweight" in wanted else {}
-    plan.run(dy=dy, weight=factor, **ends, **outputs)
+    plan.run(dy=array, weight=factor, **ends, **outputs)
     return tuple(outputs.values())

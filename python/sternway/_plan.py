@@ -19,6 +19,7 @@ from ._operands import borrow, count_writes, store_torch, stream_handle
 from ._picture import picture
 from ._show import table
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of
+from ._types import DLPackArray
 
 D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
@@ -72,7 +73,7 @@ class Plan(Generic[D]):
     _facts: dict[str, Any]
 
     @classmethod
-    def select(cls: type[P], descriptor: Descriptor, device: Any = "cpu", preference: PlanPreference | None = None) -> P:
+    def select(cls: type[P], descriptor: D, device: Any = "cpu", preference: PlanPreference | None = None) -> P:
         """Check a descriptor and select a kernel. This may be slow (loading kernels, reading the device); ``run`` is quick.
 
         Args:
@@ -163,7 +164,9 @@ class Plan(Generic[D]):
     def __reduce__(self) -> Any:
         return type(self).select, (self.descriptor, self.device, self.preference)
 
-    def can_implement(self, *_positional: NoReturn, workspace: Array | None = None, **operands: Array | None) -> None:
+    def can_implement(
+        self, *_positional: NoReturn, workspace: DLPackArray | None = None, **operands: DLPackArray | None
+    ) -> None:
         """Raise the error that ``run`` would raise for these operands; launch nothing.
 
         Args:
@@ -195,7 +198,9 @@ class Plan(Generic[D]):
         except RuntimeError as error:
             _library.raise_error(error, library_of=libraries(operands))
 
-    def run(self, *_positional: NoReturn, workspace: Array | None = None, stream: Any = None, **operands: Array | None) -> None:
+    def run(
+        self, *_positional: NoReturn, workspace: DLPackArray | None = None, stream: Any = None, **operands: DLPackArray | None
+    ) -> None:
         """Check the operands and launch the kernel. Every element of each output is overwritten.
 
         Nothing is allocated on the device but a workspace, if ``workspace_size`` is not 0 and none is given. On a GPU the

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TypeVar, get_args
 
 from . import errors
 from ._arrays import Array, dtype_name
+from ._types import DLPackArray, FloatName
 
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
+ScaleT = TypeVar("ScaleT", bound=DLPackArray)
+ZeroPointT = TypeVar("ZeroPointT", bound=DLPackArray)
+
+_FLOATS = get_args(FloatName)
 
 
 @contextlib.contextmanager

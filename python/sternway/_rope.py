@@ -10,6 +10,7 @@ from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 from ._rope_options import Options, extents, num_heads, options_of, refuse_complex
+from ._types import Angle, ArrayT, DLPackArray, FloatDType, Layout, Pairing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +21,13 @@ class BaseRopeDescriptor(Descriptor):
     num_heads: int
     seq_len: int
     head_dim: int
-    dtype: Any
+    dtype: FloatDType
     base: float = 10000.0
-    pairing: str = "interleaved"
+    pairing: Pairing = "interleaved"
     rotary_dim: int | None = None
     rotary_start: int = 0
-    angle: str = "float64"
-    layout: str = "bhsd"
+    angle: Angle = "float64"
+    layout: Layout = "bhsd"
     num_key_heads: int | None = None
 
     @property
@@ -230,19 +231,19 @@ def rotate(
 
 @errors.reported_as("rope", {"dtype": "x", "shape": "x"})
 def rope(
-    x: Array,
-    positions: Array | None = None,
+    x: ArrayT,
+    positions: DLPackArray | None = None,
     *,
     base: float = 10000.0,
-    cos: Array | None = None,
-    sin: Array | None = None,
-    pairing: str = "interleaved",
+    cos: DLPackArray | None = None,
+    sin: DLPackArray | None = None,
+    pairing: Pairing = "interleaved",
     rotary_dim: int | None = None,
     rotary_start: int = 0,
-    angle: str = "float64",
-    layout: str = "bhsd",
-    out: Array | None = None,
-) -> Array:
+    angle: Angle = "float64",
+    layout: Layout = "bhsd",
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Rotary position embedding (Su et al., arXiv:2104.09864).
 
     Each pair (i, j) of the rotated part becomes ``y_i = c_i x_i - s_i x_j`` and ``y_j = c_j x_j + s_j x_i``. Here c and s are
@@ -279,24 +280,26 @@ def rope(
         [[[[1.0, 0.0], [0.54, 0.841]]]]
     """
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
-    return _run("forward", x, None, positions, cos, sin, options, out)[0]
+    y: ArrayT
+    (y,) = _run("forward", x, None, positions, cos, sin, options, out)
+    return y
 
 
 @errors.reported_as("rope_backward", {"dtype": "dy", "shape": "dy"})
 def rope_backward(
-    dy: Array,
-    positions: Array | None = None,
+    dy: ArrayT,
+    positions: DLPackArray | None = None,
     *,
     base: float = 10000.0,
-    cos: Array | None = None,
-    sin: Array | None = None,
-    pairing: str = "interleaved",
+    cos: DLPackArray | None = None,
+    sin: DLPackArray | None = None,
+    pairing: Pairing = "interleaved",
     rotary_dim: int | None = None,
     rotary_start: int = 0,
-    angle: str = "float64",
-    layout: str = "bhsd",
-    out: Array | None = None,
-) -> Array:
+    angle: Angle = "float64",
+    layout: Layout = "bhsd",
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of a rotary position embedding: the exact transpose of the rotation (Su et al., arXiv:2104.09864).
 
     Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``. Here c and s
@@ -334,4 +337,6 @@ def rope_backward(
         [[[[1.0, 0.0], [0.841, 0.54]]]]
     """
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
-    return _run("backward", dy, None, positions, cos, sin, options, out)[0]
+    dx: ArrayT
+    (dx,) = _run("backward", dy, None, positions, cos, sin, options, out)
+    return dx

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Sequence
+from typing import ClassVar
 
 from . import _outputs, _plan, errors
-from ._arrays import Array, device_of, require_array
+from ._arrays import device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
-
-F = TypeVar("F", bound=Callable[..., Any])
+from ._types import ArrayT, DLPackArray, FloatDType, ScanKind, Tie
 
 
 @dataclasses.dataclass(frozen=True)
 class BaseScanDescriptor(Descriptor):
     """The fields of ScanDescriptor and ScanBackwardDescriptor."""
 
-    kind: str = "cumsum"
+    kind: ScanKind = "cumsum"
     shape: Sequence[int] = REQUIRED
-    dtype: Any = REQUIRED
+    dtype: FloatDType = REQUIRED
     dim: int = -1
     reverse: bool = False
-    tie: str = "last"
+    tie: Tie = "last"
     carries: bool = False
 
 
@@ -93,8 +92,9 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def scan_plan(
-    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str, carries: bool = False
-) -> ScanBackwardPlan:
+    kind: ScanKind, shape: tuple[int, ...], dtype: FloatDType, dim: int, reverse: bool, tie: Tie, device: str,
+    carries: bool = False,
+) -> ScanBackwardPlan:  # fmt: skip
     """The plan of a problem, from a cache."""
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
@@ -103,40 +103,35 @@ _OPERANDS = {"dx": "out", "dtype": "dy", "shape": "dy"}
 """The functions' names of the plan's output and of fields of its descriptor."""
 
 
-def with_axis(function: F) -> F:
-    """Decorate a scan: ``axis``, NumPy's name of ``dim``, reaches the function as ``dim``."""
-    name, place = function.__name__, function.__code__.co_varnames.index("dim")
+def dim_of(dim: int, axis: int | None) -> int:
+    """The scanned dimension of a call, where axis is NumPy's name of dim.
 
-    @functools.wraps(function)
-    def scan(*args: Any, **kwargs: Any) -> Any:
-        if "axis" in kwargs:
-            axis = kwargs.pop("axis")
-            if axis is not None:
-                if "dim" in kwargs or len(args) > place:
-                    raise errors.make("type", name, "axis", "left out where dim is given", "both")
-                kwargs["dim"] = axis
-        return function(*args, **kwargs)
-
-    return cast(F, scan)
+    Raises:
+        OperandTypeError: both are given.
+    """
+    if axis is None:
+        return dim
+    if dim != -1:
+        raise errors.make("type", "scan", "axis", "left out where dim is given", "both")
+    return axis
 
 
 def _backward(
-    kind: str, dy: Array, dim: int, reverse: bool, out: Array | None, tie: str = "last", **inputs: Array | None
-) -> Array:
+    kind: ScanKind, dy: ArrayT, dim: int, reverse: bool, out: ArrayT | None, tie: Tie = "last", **inputs: DLPackArray | None
+) -> ArrayT:
     op = f"scan_backward({kind})"
-    dy = require_array(op, "dy", dy)
+    array = require_array(op, "dy", dy)
     given = {name: require_array(op, name, x) for name, x in inputs.items() if x is not None}
-    plan = _plan.cached(scan_plan, kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
-    outputs = _outputs.outputs(plan, dy, [("dx", dy, None)], out)
-    plan.run(dy=dy, **given, **outputs)
+    plan = _plan.cached(scan_plan, kind, tuple(array.shape), array.dtype, dim, reverse, tie, device_of(array))
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, [("dx", array, None)], out)
+    plan.run(dy=array, **given, **outputs)
     return outputs["dx"]
 
 
 @errors.reported_as("cumsum_backward", _OPERANDS)
-@with_axis
 def cumsum_backward(
-    dy: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None
-) -> Array:
+    dy: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None
+) -> ArrayT:
     """Gradient of a cumulative sum, ``y[i] = sum_{j<=i} x[j]``: ``dx[k] = sum_{i>=k} dy[i]`` in scan order.
 
     Args:
@@ -159,14 +154,13 @@ def cumsum_backward(
         >>> sw.cumsum_backward(np.array([1.0, 2.0, 3.0]))
         array([6., 5., 3.])
     """
-    return _backward("cumsum", dy, dim, reverse, out)
+    return _backward("cumsum", dy, dim_of(dim, axis), reverse, out)
 
 
 @errors.reported_as("cumprod_backward", _OPERANDS)
-@with_axis
 def cumprod_backward(
-    dy: Array, x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None
-) -> Array:
+    dy: ArrayT, x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None
+) -> ArrayT:
     """Gradient of a cumulative product: ``dx[k] = L[k] R[k]``, ``L[k] = prod_{i<k} x[i]``, ``R[k] = dy[k] + x[k+1] R[k+1]``.
 
     Nothing is divided, so the gradient is exact for any number of zeros. 0 times infinity counts as 0 here; NaN stays NaN.
@@ -189,12 +183,13 @@ def cumprod_backward(
         >>> sw.cumprod_backward(np.ones(4), np.array([2.0, 0.0, 3.0, 4.0]))
         array([ 1., 32.,  0.,  0.])
     """
-    return _backward("cumprod", dy, dim, reverse, out, x=x)
+    return _backward("cumprod", dy, dim_of(dim, axis), reverse, out, x=x)
 
 
 def _extremum(
-    kind: str, dy: Array, x: Array | None, dim: int, indices: Array | None, reverse: bool, tie: str, out: Array | None
-) -> Array:
+    kind: ScanKind, dy: ArrayT, x: DLPackArray | None, dim: int, indices: DLPackArray | None, reverse: bool, tie: Tie,
+    out: ArrayT | None,
+) -> ArrayT:  # fmt: skip
     if (x is None) == (indices is None):
         raise errors.make(
             "invalid_problem",
@@ -207,18 +202,17 @@ def _extremum(
 
 
 @errors.reported_as("cummax_backward", _OPERANDS)
-@with_axis
 def cummax_backward(
-    dy: Array,
-    x: Array | None = None,
+    dy: ArrayT,
+    x: DLPackArray | None = None,
     dim: int = -1,
     *,
     axis: int | None = None,
-    indices: Array | None = None,
+    indices: DLPackArray | None = None,
     reverse: bool = False,
-    tie: str = "last",
-    out: Array | None = None,
-) -> Array:
+    tie: Tie = "last",
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of a cumulative maximum: ``dx[k]`` is the sum of dy over the positions whose maximum is ``x[k]``.
 
     Args:
@@ -243,22 +237,21 @@ def cummax_backward(
         >>> sw.cummax_backward(np.ones(5), np.array([1.0, 3.0, 2.0, 3.0, 0.0]))
         array([1., 2., 0., 2., 0.])
     """
-    return _extremum("cummax", dy, x, dim, indices, reverse, tie, out)
+    return _extremum("cummax", dy, x, dim_of(dim, axis), indices, reverse, tie, out)
 
 
 @errors.reported_as("cummin_backward", _OPERANDS)
-@with_axis
 def cummin_backward(
-    dy: Array,
-    x: Array | None = None,
+    dy: ArrayT,
+    x: DLPackArray | None = None,
     dim: int = -1,
     *,
     axis: int | None = None,
-    indices: Array | None = None,
+    indices: DLPackArray | None = None,
     reverse: bool = False,
-    tie: str = "last",
-    out: Array | None = None,
-) -> Array:
+    tie: Tie = "last",
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of a cumulative minimum: ``dx[k]`` is the sum of dy over the positions whose minimum is ``x[k]``.
 
     Args:
@@ -277,14 +270,13 @@ def cummin_backward(
         >>> sw.cummin_backward(np.ones(4), np.array([2.0, 1.0, 1.0, 5.0]), tie="first")
         array([1., 3., 0., 0.])
     """
-    return _extremum("cummin", dy, x, dim, indices, reverse, tie, out)
+    return _extremum("cummin", dy, x, dim_of(dim, axis), indices, reverse, tie, out)
 
 
 @errors.reported_as("logcumsumexp_backward", _OPERANDS)
-@with_axis
 def logcumsumexp_backward(
-    dy: Array, x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None
-) -> Array:
+    dy: ArrayT, x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None
+) -> ArrayT:
     """Gradient of ``y[i] = log sum_{j<=i} exp(x[j])``: ``dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])``.
 
     Computed from x alone, with a running maximum and sum, so an offset that is added to x costs no accuracy. ``x[k] = -inf``
@@ -308,4 +300,4 @@ def logcumsumexp_backward(
         >>> sw.logcumsumexp_backward(np.ones(3), np.array([1.0, np.inf, 2.0]))
         array([1., 2., 0.])
     """
-    return _backward("logcumsumexp", dy, dim, reverse, out, x=x)
+    return _backward("logcumsumexp", dy, dim_of(dim, axis), reverse, out, x=x)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 from . import _outputs, _plan, errors
-from ._arrays import Array, device_of, require_array
-from ._scan import BaseScanDescriptor, with_axis
+from ._arrays import device_of, require_array
+from ._scan import BaseScanDescriptor, dim_of
+from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, ScanKind, ShapeT, Tie
+
+if TYPE_CHECKING:
+    from numpy import dtype, int64, ndarray
+
+IndicesT = TypeVar("IndicesT", bound=DLPackArray)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +96,9 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def forward_scan_plan(
-    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str, carries: bool = False
-) -> ScanPlan:
+    kind: ScanKind, shape: tuple[int, ...], dtype: FloatDType, dim: int, reverse: bool, tie: Tie, device: str,
+    carries: bool = False,
+) -> ScanPlan:  # fmt: skip
     """The plan of a problem, from a cache."""
     return ScanPlan.select(ScanDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
@@ -99,17 +107,16 @@ _OPERANDS = {"y": "out", "dtype": "x", "shape": "x"}
 """The functions' names of the plan's output and of fields of its descriptor."""
 
 
-def _scan(kind: str, x: Array, dim: int, reverse: bool, out: Array | None) -> Array:
-    x = require_array(f"scan({kind})", "x", x)
-    plan = _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_of(x))
-    outputs = _outputs.outputs(plan, x, [("y", x, None)], out)
-    plan.run(x=x, **outputs)
+def _scan(kind: ScanKind, x: ArrayT, dim: int, reverse: bool, out: ArrayT | None) -> ArrayT:
+    array = require_array(f"scan({kind})", "x", x)
+    plan = _plan.cached(forward_scan_plan, kind, tuple(array.shape), array.dtype, dim, reverse, "last", device_of(array))
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, [("y", array, None)], out)
+    plan.run(x=array, **outputs)
     return outputs["y"]
 
 
 @errors.reported_as("cumsum", _OPERANDS)
-@with_axis
-def cumsum(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None) -> Array:
+def cumsum(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None) -> ArrayT:
     """Cumulative sum along a dimension: ``y[i] = sum_{j<=i} x[j]`` in scan order.
 
     Sums are carried in float32 at least, in float64 for float64 and on the CPU, and rounded to the dtype once.
@@ -136,12 +143,11 @@ def cumsum(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = 
         >>> sw.cumsum(np.array([1.0, 2.0, 3.0]), reverse=True)
         array([6., 5., 3.])
     """
-    return _scan("cumsum", x, dim, reverse, out)
+    return _scan("cumsum", x, dim_of(dim, axis), reverse, out)
 
 
 @errors.reported_as("cumprod", _OPERANDS)
-@with_axis
-def cumprod(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None) -> Array:
+def cumprod(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None) -> ArrayT:
     """Cumulative product along a dimension: ``y[i] = prod_{j<=i} x[j]`` in scan order.
 
     Products are carried in a range wider than the dtype's, so that one that leaves the range and comes back is right again. A
@@ -163,12 +169,13 @@ def cumprod(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool =
         >>> sw.cumprod(np.array([1e30, 1e30, 1e-30], np.float32))
         array([1.e+30,    inf, 1.e+30], dtype=float32)
     """
-    return _scan("cumprod", x, dim, reverse, out)
+    return _scan("cumprod", x, dim_of(dim, axis), reverse, out)
 
 
 @errors.reported_as("logcumsumexp", _OPERANDS)
-@with_axis
-def logcumsumexp(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None) -> Array:
+def logcumsumexp(
+    x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None
+) -> ArrayT:
     """Logarithm of the cumulative sum of exponentials: ``y[i] = log sum_{j<=i} exp(x[j])`` in scan order.
 
     Computed with a running maximum and a sum relative to it, so that no exponential overflows. y is -inf as long as every x
@@ -190,10 +197,57 @@ def logcumsumexp(x: Array, dim: int = -1, *, axis: int | None = None, reverse: b
         >>> sw.logcumsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(4)
         array([     -inf, 1000.    , 1000.6931])
     """
-    return _scan("logcumsumexp", x, dim, reverse, out)
+    return _scan("logcumsumexp", x, dim_of(dim, axis), reverse, out)
 
 
-def _extremum(kind: str, x: Array, dim: int, reverse: bool, tie: str, out: Any) -> Any:
+class _Extremum(Protocol):
+    """The types of cummax and cummin."""
+
+    @overload
+    def __call__(
+        self,
+        x: ndarray[ShapeT, DTypeT],
+        dim: int = ...,
+        *,
+        axis: int | None = ...,
+        reverse: bool = ...,
+        tie: Tie = ...,
+        out: None = ...,
+    ) -> tuple[ndarray[ShapeT, DTypeT], ndarray[ShapeT, dtype[int64]]]: ...
+    @overload
+    def __call__(
+        self, x: ArrayT, dim: int = ..., *, axis: int | None = ..., reverse: bool = ..., tie: Tie = ..., out: None = ...
+    ) -> tuple[ArrayT, ArrayT]: ...
+    @overload
+    def __call__(
+        self,
+        x: DLPackArray,
+        dim: int = ...,
+        *,
+        axis: int | None = ...,
+        reverse: bool = ...,
+        tie: Tie = ...,
+        out: tuple[ArrayT, IndicesT],
+    ) -> tuple[ArrayT, IndicesT]: ...
+    @overload
+    def __call__(
+        self,
+        x: DLPackArray,
+        dim: int = ...,
+        *,
+        axis: int | None = ...,
+        reverse: bool = ...,
+        tie: Tie = ...,
+        out: ArrayT | tuple[ArrayT],
+    ) -> ArrayT: ...
+
+
+def _overloaded(function: Callable[..., Any]) -> _Extremum:
+    """Give cummax and cummin their types. It returns the function itself."""
+    return function
+
+
+def _extremum(kind: ScanKind, x: Any, dim: int, reverse: bool, tie: Tie, out: Any) -> Any:
     """Values and indices, or values alone if out is one array."""
     x = require_array(f"scan({kind})", "x", x)
     plan = _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, tie, device_of(x))
@@ -205,10 +259,10 @@ def _extremum(kind: str, x: Array, dim: int, reverse: bool, tie: str, out: Any) 
     return tuple(outputs.values()) if len(rows) > 1 else outputs["y"]
 
 
+@_overloaded
 @errors.reported_as("cummax", _OPERANDS)
-@with_axis
 def cummax(
-    x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: str = "last", out: Any = None
+    x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: Tie = "last", out: Any = None
 ) -> Any:
     """Cumulative maximum along a dimension, ``y[i] = max_{j<=i} x[j]`` in scan order, and its position.
 
@@ -240,13 +294,13 @@ def cummax(
         >>> sw.cummax(x, tie="first", out=np.empty(5))
         array([1., 3., 3., 3., 3.])
     """
-    return _extremum("cummax", x, dim, reverse, tie, out)
+    return _extremum("cummax", x, dim_of(dim, axis), reverse, tie, out)
 
 
+@_overloaded
 @errors.reported_as("cummin", _OPERANDS)
-@with_axis
 def cummin(
-    x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: str = "last", out: Any = None
+    x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: Tie = "last", out: Any = None
 ) -> Any:
     """Cumulative minimum along a dimension, ``y[i] = min_{j<=i} x[j]`` in scan order, and its position.
 
@@ -266,4 +320,4 @@ def cummin(
         >>> sw.cummin(np.array([2.0, 1.0, 1.0, 5.0]), reverse=True)
         (array([1., 1., 1., 5.]), array([1, 1, 2, 3]))
     """
-    return _extremum("cummin", x, dim, reverse, tie, out)
+    return _extremum("cummin", x, dim_of(dim, axis), reverse, tie, out)

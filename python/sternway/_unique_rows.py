@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from . import _outputs, _plan, errors
-from ._arrays import Array, device_of, require_array
+from ._arrays import device_of, require_array
 from ._descriptor import Descriptor
+from ._types import ArrayT, IndexDType
+
+if TYPE_CHECKING:
+    from numpy import dtype, int64, ndarray
+
+    Ints = ndarray[tuple[int], dtype[int64]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +42,7 @@ class UniqueRowsDescriptor(Descriptor):
 
     num_rows: int
     total: int
-    index_dtype: Any = "int64"
+    index_dtype: IndexDType = "int64"
     padding_idx: int | None = None
 
     @property
@@ -70,12 +76,18 @@ class UniqueRowsPlan(_plan.Plan[UniqueRowsDescriptor]):
 
 
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
-def _unique_rows_plan(rows: int, total: int, index: Any, padding: int | None, device: str) -> UniqueRowsPlan:
+def _unique_rows_plan(rows: int, total: int, index: IndexDType, padding: int | None, device: str) -> UniqueRowsPlan:
     return UniqueRowsPlan.select(UniqueRowsDescriptor(rows, total, index, padding), device)
 
 
+@overload
+def unique_rows(
+    indices: ndarray[Any, Any], num_rows: int, *, padding_idx: int | None = ...
+) -> tuple[Ints, ndarray[tuple[int], dtype[Any]], Ints]: ...
+@overload
+def unique_rows(indices: ArrayT, num_rows: int, *, padding_idx: int | None = ...) -> tuple[ArrayT, ArrayT, ArrayT]: ...
 @errors.reported_as("unique_rows", {"index_dtype": "indices", "total": "indices"})
-def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None) -> tuple[Array, Array, Array]:
+def unique_rows(indices: Any, num_rows: int, *, padding_idx: int | None = None) -> tuple[Any, Any, Any]:
     """Find the distinct rows that indices name, without waiting for the device.
 
     This is ``torch.unique(indices, return_inverse=True)`` for numbers in [0, num_rows), with outputs whose shapes do not depend

@@ -147,3 +147,33 @@ def test_threads() -> None:
         thread.start()
         thread.join()
     assert found == [False, True]
+
+
+class Product(torch.nn.Module):
+    @st.accelerate
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumprod(0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_decorator_without_parentheses(compiled: bool) -> None:
+    """Finds a bare @accelerate that returns a region in the place of the function, or that torch.compile cannot trace."""
+
+    @st.accelerate
+    def product(x: torch.Tensor) -> torch.Tensor:
+        """The documentation of the function."""
+        return x.cumprod(0)
+
+    assert (product.__name__, product.__doc__) == ("product", "The documentation of the function.")
+    for call in (product, Product(), st.accelerate(product, forward=False)):
+        x = torch.tensor(X, requires_grad=True)
+        call = torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call
+        call(x).backward(torch.tensor(DY))
+        assert not x.grad.isnan().any()
+
+
+@pytest.mark.parametrize("value", [True, 3, "x", torch.ones(2)])
+def test_a_value_in_the_place_of_a_function(value: Any) -> None:
+    """Finds a positional argument that is taken for forward, or that fails without advice."""
+    with pytest.raises(TypeError, match=r"must be a function to decorate.*; write accelerate\("):
+        st.accelerate(value)

@@ -540,6 +540,6 @@ def test_axis_is_dim(name: str) -> None:
         for mine, want in zip(arrays(scan(*operands, axis=dim)), arrays(scan(*operands, dim)), strict=True):
             assert torch.equal(mine, want)
     assert torch.equal(arrays(scan(*operands, axis=None))[0], arrays(scan(*operands))[0])
-    for both in (lambda: scan(*operands, 0, axis=0), lambda: scan(*operands, dim=-1, axis=0)):
+    for both in (lambda: scan(*operands, 0, axis=0), lambda: scan(*operands, dim=1, axis=0)):
         with pytest.raises(TypeError, match=rf"^{name}: axis must be left out where dim is given"):
             both()

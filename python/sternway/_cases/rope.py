@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from .._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
+from .._types import Layout, Pairing
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 
@@ -23,7 +24,7 @@ def shaped(shape: Shape) -> Shape:
 
 def case(
     name: str,
-    pairing: str,
+    pairing: Pairing,
     *,
     rotary: float = 1.0,
     tables: bool = False,
@@ -39,7 +40,7 @@ def case(
     def extent(d: int) -> int:
         return int(d * rotary) // 2 * 2
 
-    layout = "thd" if thd else "bhsd"
+    layout: Layout = "thd" if thd else "bhsd"
 
     def inputs(source: Source, shape: Shape, dtype: str) -> Values:
         b, h, s, d = shaped(shape)

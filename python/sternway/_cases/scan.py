@@ -11,11 +11,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from .._arrays import Array
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
+from .._types import ScanKind
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 
@@ -187,7 +188,7 @@ def with_indices(kind: str, dim: int, source: Source, shape: Shape, dtype: str) 
     return values
 
 
-def describe(kind: str, dim: int, v: Values) -> ScanBackwardDescriptor:
+def describe(kind: ScanKind, dim: int, v: Values) -> ScanBackwardDescriptor:
     """The descriptor of these operands."""
     return ScanBackwardDescriptor(kind, v.dy.shape, v.dy.dtype, dim)
 
@@ -208,7 +209,7 @@ def drop_in(kind: str, dim: int, v: Values) -> Any:
     return y if hasattr(y, "shape") else y.values
 
 
-def case(kind: str, name: str, dim: int, reads: tuple[str, ...], **options: Any) -> Case:
+def case(kind: ScanKind, name: str, dim: int, reads: tuple[str, ...], **options: Any) -> Case:
     """A case of a scan."""
     make = options.pop("make", with_indices if "indices" in reads else inputs)
     return Case(
@@ -218,12 +219,12 @@ def case(kind: str, name: str, dim: int, reads: tuple[str, ...], **options: Any)
     )  # fmt: skip
 
 
-def describe_forward(kind: str, dim: int, v: Values) -> ScanDescriptor:
+def describe_forward(kind: ScanKind, dim: int, v: Values) -> ScanDescriptor:
     """The descriptor of the operation itself."""
     return ScanDescriptor(kind, v.x.shape, v.x.dtype, dim)
 
 
-def forward_case(kind: str, name: str, dim: int, **options: Any) -> Case:
+def forward_case(kind: ScanKind, name: str, dim: int, **options: Any) -> Case:
     """A case of a scan itself. Extrema compute values alone; torch computes their indices, too."""
     return Case(
         "scan", f"{kind}, {name}", ScanPlan, functools.partial(options.pop("make", inputs), kind, dim),
@@ -252,7 +253,7 @@ ON_COLUMNS: dict[str, Any] = {
 }
 
 READS = {"cumsum": ("dy",)}
-KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+KINDS: tuple[ScanKind, ...] = get_args(ScanKind)
 
 CASES = (
     *(case(kind, "dim -1", ROWS, READS.get(kind, ("dy", "x")), **ON_ROWS) for kind in KINDS),

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._arrays import dtype_name
@@ -17,6 +18,7 @@ from .._dequantize import (
     DequantizePerTokenPlan,
 )
 from .._quantize import of_operands
+from .._types import FloatDType, FloatName
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
@@ -24,7 +26,7 @@ from ._tokens import by_token, flat
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward_kernel(dtype: str) -> Function:
+def _forward_kernel(dtype: FloatName) -> Function:
     """y, of q [tokens, D], scale and zero_point."""
 
     def call(q: Array, scale: Array, zero_point: Array | None) -> Any:
@@ -89,7 +91,9 @@ _dequantize_jit = jax.jit(_dequantize, static_argnums=0)
 
 
 @errors.reported_as("sternway.jax.dequantize_per_token", {"qdtype": "q", "scale_dtype": "scale"})
-def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None, *, dtype: Any = None) -> Array:
+def dequantize_per_token(
+    q: ArrayLike, scale: ArrayLike, zero_point: ArrayLike | None = None, *, dtype: FloatDType | None = None
+) -> jax.Array:
     """Dequantize with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
 
     Gradients are those of :func:`sternway.dequantize_per_token_backward`, of scale and of a floating zero_point. The gradient
@@ -114,7 +118,8 @@ def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None
         >>> sj.dequantize_per_token(q, scale, jnp.array([1, 0], jnp.int8)).tolist()
         [[0.0, -1.5], [6.0, 8.0]]
     """
-    q, scale, zero_point = arrays(q, scale, optional=(zero_point,))
-    name = scale.dtype.name if dtype is None else dtype_name(dtype)
+    codes, scales, zeros = arrays(q, scale, optional=(zero_point,))
+    name = scales.dtype.name if dtype is None else dtype_name(dtype)
     with of_operands(**({"dtype": "scale"} if dtype is None else {})):
-        return _dequantize_jit(name, *flat("q", q, scale, zero_point)).reshape(q.shape)
+        y: jax.Array = _dequantize_jit(name, *flat("q", codes, scales, zeros)).reshape(codes.shape)
+    return y

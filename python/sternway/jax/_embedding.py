@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
@@ -108,7 +109,9 @@ def padding_row(padding_idx: Any, rows: int) -> int | None:
 
 
 @errors.reported_as("sternway.jax.embedding", {"dtype": "weight", "index_dtype": "indices"})
-def embedding(indices: Array, weight: Array, *, padding_idx: int | None = None, scale_grad_by_freq: bool = False) -> Array:
+def embedding(
+    indices: ArrayLike, weight: ArrayLike, *, padding_idx: int | None = None, scale_grad_by_freq: bool = False
+) -> jax.Array:
     """Rows of a table: ``y[...] = weight[indices[...]]``.
 
     The gradient is that of :func:`sternway.embedding_backward`, whose sums have a fixed order. Under ``jax.vmap`` a table that
@@ -138,14 +141,15 @@ def embedding(indices: Array, weight: Array, *, padding_idx: int | None = None, 
         >>> jax.grad(lambda w: sj.embedding(jnp.array([1, 1]), w).sum())(weight).tolist()
         [[0.0, 0.0], [2.0, 2.0]]
     """
-    indices, weight = arrays(indices, weight)
-    if weight.ndim != 2:
-        raise errors.make("invalid_problem", "embedding", "weight", "of rank 2, [rows, dim]", f"rank {weight.ndim}")
-    table = _Table(weight.shape[0], padding_row(padding_idx, weight.shape[0]), bool(scale_grad_by_freq))
+    rows, values = arrays(indices, weight)
+    if values.ndim != 2:
+        raise errors.make("invalid_problem", "embedding", "weight", "of rank 2, [rows, dim]", f"rank {values.ndim}")
+    table = _Table(values.shape[0], padding_row(padding_idx, values.shape[0]), bool(scale_grad_by_freq))
     shapes = {
-        "dy": ((indices.size, weight.shape[1]), weight.dtype),
-        "indices": ((indices.size,), indices.dtype),
-        "dweight": (weight.shape, weight.dtype),
+        "dy": ((rows.size, values.shape[1]), values.dtype),
+        "indices": ((rows.size,), rows.dtype),
+        "dweight": (values.shape, values.dtype),
     }
-    check(EmbeddingBackwardPlan, _descriptor(table, weight, indices), shapes)
-    return _embedding_jit(table, indices, weight)
+    check(EmbeddingBackwardPlan, _descriptor(table, values, rows), shapes)
+    y: jax.Array = _embedding_jit(table, rows, values)
+    return y

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
+from .._types import BagMode
 from ._call import Array, check, run
 from ._embedding import gathered, padding_row
 from ._mesh import arrays
@@ -22,16 +24,17 @@ class _Bags(NamedTuple):
 
     rows: int
     bags: int
-    mode: str
+    mode: BagMode
     padding_idx: int | None
     include_last_offset: bool
     by_frequency: bool
 
 
 def _descriptor(bags: _Bags, dim: int, dtype: Any, indices: Any, offsets: Any) -> EmbeddingBagBackwardDescriptor:
-    extents = bags.rows, dim, bags.bags, indices.size
-    names = dtype.name, bags.mode, indices.dtype.name, offsets.dtype.name
-    return EmbeddingBagBackwardDescriptor(*extents, *names, bags.padding_idx, bags.include_last_offset, bags.by_frequency)
+    return EmbeddingBagBackwardDescriptor(
+        bags.rows, dim, bags.bags, indices.size, dtype.name, bags.mode, indices.dtype.name, offsets.dtype.name,
+        bags.padding_idx, bags.include_last_offset, bags.by_frequency,
+    )  # fmt: skip
 
 
 # The forward, in operations of JAX.
@@ -173,16 +176,16 @@ _bag_jit = jax.jit(_bag, static_argnums=0)
 
 @errors.reported_as("sternway.jax.embedding_bag", {"dtype": "weight", "index_dtype": "indices", "offset_dtype": "offsets"})
 def embedding_bag(
-    indices: Array,
-    weight: Array,
-    offsets: Array | None = None,
+    indices: ArrayLike,
+    weight: ArrayLike,
+    offsets: ArrayLike | None = None,
     *,
-    mode: str = "sum",
+    mode: BagMode = "sum",
     padding_idx: int | None = None,
-    per_sample_weights: Array | None = None,
+    per_sample_weights: ArrayLike | None = None,
     include_last_offset: bool = False,
     scale_grad_by_freq: bool = False,
-) -> Array:
+) -> jax.Array:
     """Sums, means or maxima over bags of rows of a table: row b is over ``weight[indices[i]]`` for the positions i of bag b.
 
     The forward consists of operations of JAX. Gradients are those of :func:`sternway.embedding_bag_backward` and
@@ -217,26 +220,27 @@ def embedding_bag(
         >>> jax.grad(lambda w: sj.embedding_bag(jnp.array([[2, 0, 2]]), w)[0, 0])(weight).tolist()
         [[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]
     """
-    indices, weight, offsets, samples = arrays(indices, weight, optional=(offsets, per_sample_weights))
-    last = bool(include_last_offset) and indices.ndim == 1
-    indices, offsets, samples = _flat(indices, weight, offsets, samples)
-    if last and not offsets.shape[0]:
+    rows, table, starts, samples = arrays(indices, weight, optional=(offsets, per_sample_weights))
+    last = bool(include_last_offset) and rows.ndim == 1
+    rows, starts, samples = _flat(rows, table, starts, samples)
+    if last and not starts.shape[0]:
         wanted = "of one element or more with include_last_offset"
         raise errors.make("invalid_problem", "embedding_bag", "offsets", wanted, "[0]")
-    count = offsets.shape[0] - last
-    bags = _Bags(weight.shape[0], count, mode, padding_row(padding_idx, weight.shape[0]), last, bool(scale_grad_by_freq))
+    count = starts.shape[0] - last
+    bags = _Bags(table.shape[0], count, mode, padding_row(padding_idx, table.shape[0]), last, bool(scale_grad_by_freq))
     shapes = {
-        "dy": ((count, weight.shape[1]), weight.dtype),
-        "indices": (indices.shape, indices.dtype),
-        "offsets": (offsets.shape, offsets.dtype),
-        "dweight": (weight.shape, weight.dtype),
+        "dy": ((count, table.shape[1]), table.dtype),
+        "indices": (rows.shape, rows.dtype),
+        "offsets": (starts.shape, starts.dtype),
+        "dweight": (table.shape, table.dtype),
     }
     if samples is not None:
         shapes["per_sample_weights"] = samples.shape, samples.dtype
     if mode == "max":
-        shapes["max_indices"] = (count, weight.shape[1]), indices.dtype
-    check(EmbeddingBagBackwardPlan, _descriptor(bags, weight.shape[1], weight.dtype, indices, offsets), shapes)
-    return _bag_jit(bags, *arrays(indices, weight, offsets, optional=(samples,)))
+        shapes["max_indices"] = (count, table.shape[1]), rows.dtype
+    check(EmbeddingBagBackwardPlan, _descriptor(bags, table.shape[1], table.dtype, rows, starts), shapes)
+    y: jax.Array = _bag_jit(bags, *arrays(rows, table, starts, optional=(samples,)))
+    return y
 
 
 def _flat(indices: Array, weight: Array, offsets: Any, samples: Array | None) -> tuple[Array, Array, Array | None]:

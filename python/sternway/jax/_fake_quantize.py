@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._fake_quantize import (
@@ -108,8 +109,8 @@ _fake_quantize_jit = jax.jit(_fake_quantize, static_argnums=0)
 
 @errors.reported_as("sternway.jax.fake_quantize_per_token", {"dtype": "x", "scale_dtype": "scale"})
 def fake_quantize_per_token(
-    x: Array, scale: Array, zero_point: Array | None = None, *, quant_min: int, quant_max: int
-) -> Array:
+    x: ArrayLike, scale: ArrayLike, zero_point: ArrayLike | None = None, *, quant_min: int, quant_max: int
+) -> jax.Array:
     """Quantize and dequantize with a scale for each token, as quantization-aware training does.
 
     :func:`sternway.fake_quantize_per_token` and :func:`sternway.fake_quantize_per_token_backward` have the formulas: rounding
@@ -135,6 +136,7 @@ def fake_quantize_per_token(
         >>> sj.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
         [[0.5, 3.5, -4.0]]
     """
-    x, scale, zero_point = arrays(x, scale, optional=(zero_point,))
+    array, scales, zeros = arrays(x, scale, optional=(zero_point,))
     bounds = _Bounds(operator.index(quant_min), operator.index(quant_max))
-    return _fake_quantize_jit(bounds, *flat("x", x, scale, zero_point)).reshape(x.shape)
+    y: jax.Array = _fake_quantize_jit(bounds, *flat("x", array, scales, zeros)).reshape(array.shape)
+    return y

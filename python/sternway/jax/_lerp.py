@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .. import errors
-from .._lerp import LerpBackwardDescriptor, LerpBackwardPlan
+from .._lerp import OUTPUTS, LerpBackwardDescriptor, LerpBackwardPlan
+from .._types import LerpGradient
 from ._call import Array, check, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, differentiable, given, instantiated, leading
@@ -25,10 +27,7 @@ class _Lerp(NamedTuple):
 
     number: str | None
     shapes: tuple[Shape, Shape, Shape]
-    needs: tuple[str, ...]
-
-
-_OUTPUTS = ("da", "db", "dweight")
+    needs: tuple[LerpGradient, ...]
 
 
 def _interpolated(number: str | None, a: Array, b: Array, weight: Array | None) -> Array:
@@ -50,7 +49,7 @@ def _kernel(lerp: _Lerp) -> Function:
             dy.shape, dy.dtype.name, number, a_shape, b_shape, weight_shape if number is None else None
         )
         inputs = {"dy": dy, "weight": weight, "a": a, "b": b}
-        shapes = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
+        shapes = dict(zip(OUTPUTS, lerp.shapes, strict=True))
         return run(LerpBackwardPlan, problem, inputs, {name: (shapes[name], dy.dtype) for name in lerp.needs})
 
     return batched(call, functools.partial(_batch, lerp))
@@ -63,7 +62,7 @@ def _batch(lerp: _Lerp, size: int, is_batched: Sequence[Any], *operands: Array |
     shapes: Any = tuple((size, *(1,) * (dy.ndim - 1 - len(shape)), *shape) for shape in lerp.shapes)
     wide = [x if x is None else x.reshape(shape) for x, shape in zip(others, shapes, strict=True)]
     results = _kernel(lerp._replace(shapes=shapes))(dy, *wide)
-    own = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
+    own = dict(zip(OUTPUTS, lerp.shapes, strict=True))
     return tuple(x.reshape(size, *own[name]) for name, x in zip(lerp.needs, results, strict=True))
 
 
@@ -75,7 +74,7 @@ def _definition(lerp: _Lerp, dy: Array, a: Array | None, b: Array | None, weight
     values = {"da": lambda: (1 - w) * dy, "db": lambda: w * dy}
     if a is not None and b is not None:
         values["dweight"] = lambda: dy * (b.astype(dtype) - a.astype(dtype))
-    shapes = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
+    shapes = dict(zip(OUTPUTS, lerp.shapes, strict=True))
     return tuple(_summed(values[name](), shapes[name]) for name in lerp.needs)
 
 
@@ -101,7 +100,7 @@ def _lerp(number: str | None, a: Array, b: Array, weight: Array | None) -> Array
 
 def _forward(number: str | None, *primals: Any) -> tuple[Array, Any]:
     (a, b, weight), perturbed = given(primals)
-    needs = {name: None for name, needed in zip(_OUTPUTS, perturbed, strict=True) if needed}  # as keys, which are static
+    needs = {name: None for name, needed in zip(OUTPUTS, perturbed, strict=True) if needed}  # as keys, which are static
     assert a is not None
     assert b is not None
     ends = (a, b) if "dweight" in needs else (None, None)
@@ -114,7 +113,7 @@ def _gradients(number: str | None, saved: Any, dy: Any) -> tuple[Array | None, .
     if not needs:
         return None, None, None
     weight_shape = () if weight is None else weight.shape
-    lerp = _Lerp(number, (*(x.shape[1:] for x in like), weight_shape), tuple(name for name in _OUTPUTS if name in needs))
+    lerp = _Lerp(number, (*(x.shape[1:] for x in like), weight_shape), tuple(name for name in OUTPUTS if name in needs))
     dy = instantiated(dy)
     narrow, wide = dy.dtype, dy.dtype if weight is None else weight.dtype  # a weight is not rounded before 1 - weight is formed
     dy, *ends = (x if x is None else x.astype(wide) for x in (dy, *ends))
@@ -128,7 +127,7 @@ _lerp_jit = jax.jit(_lerp, static_argnums=0)
 
 
 @errors.reported_as("sternway.jax.lerp", {"dtype": "a"})
-def lerp(a: Array, b: Array, weight: float | Array) -> Array:
+def lerp(a: ArrayLike, b: ArrayLike, weight: ArrayLike) -> jax.Array:
     """Linear interpolation, ``y = a + weight * (b - a)``, with broadcasting.
 
     Gradients are those of :func:`sternway.lerp_backward`, summed over the dimensions along which an operand was broadcast. The
@@ -152,28 +151,33 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
         >>> jax.grad(lambda w: sj.lerp(jnp.zeros(2), jnp.ones(2), w).sum())(0.25)
         Array(2., dtype=float32, weak_type=True)
     """
-    number = None
+    number, factor = None, weight
     if isinstance(weight, (numbers.Real, np.bool_)):
-        number, weight = _text(weight), None
+        number, factor = _text(weight), None
     elif weight is None:
         raise errors.make("invalid_problem", "lerp", "weight", "a number or an array", "None")
-    a, b, w = arrays(a, b, optional=(weight,))
-    a, b = a.astype(b.dtype) if a.weak_type else a, b.astype(a.dtype) if b.weak_type else b
-    dtypes = {"a": a.dtype, "b": a.dtype, "weight": a.dtype}
+    low, high, w = arrays(a, b, optional=(factor,))
+    low, high = low.astype(high.dtype) if low.weak_type else low, high.astype(low.dtype) if high.weak_type else high
+    dtypes = {"a": low.dtype, "b": low.dtype, "weight": low.dtype}
     if w is not None and w.weak_type:  # a number that is traced keeps its digits
-        dtypes["weight"] = jnp.promote_types(a.dtype, w.dtype)
+        dtypes["weight"] = jnp.promote_types(low.dtype, w.dtype)
         w = w.astype(dtypes["weight"])
-    operands = {"a": a, "b": b} if w is None else {"a": a, "b": b, "weight": w}
+    operands = {"a": low, "b": high} if w is None else {"a": low, "b": high, "weight": w}
     for name, x in operands.items():
         if x.dtype != dtypes[name]:
-            raise errors.make("invalid_problem", "lerp", name, f"{a.dtype} like a", str(x.dtype))
+            raise errors.make("invalid_problem", "lerp", name, f"{low.dtype} like a", str(x.dtype))
     try:
         shape = jnp.broadcast_shapes(*(x.shape for x in operands.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in operands.items())
         raise errors.make("invalid_problem", "lerp", "the operands", "of shapes that broadcast", shapes) from None
-    check(LerpBackwardPlan, LerpBackwardDescriptor(shape, a.dtype.name, 0.5), {"dy": (shape, a.dtype), "da": (shape, a.dtype)})
-    return _lerp_jit(number, a, b, w)
+    check(
+        LerpBackwardPlan,
+        LerpBackwardDescriptor(shape, low.dtype.name, 0.5),
+        {"dy": (shape, low.dtype), "da": (shape, low.dtype)},
+    )
+    y: jax.Array = _lerp_jit(number, low, high, w)
+    return y
 
 
 def _text(weight: Any) -> str:

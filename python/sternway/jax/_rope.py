@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
 from .._rope_options import extents, options_of, refuse_complex
+from .._types import Angle, Layout, Pairing
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, inside
@@ -150,18 +152,18 @@ _rotate_jit = jax.jit(_rotate, static_argnums=0)
 
 @errors.reported_as("sternway.jax.rope", {"dtype": "x"})
 def rope(
-    x: Array,
-    positions: Array | None = None,
+    x: ArrayLike,
+    positions: ArrayLike | None = None,
     *,
     base: float = 10000.0,
-    cos: Array | None = None,
-    sin: Array | None = None,
-    pairing: str = "interleaved",
+    cos: ArrayLike | None = None,
+    sin: ArrayLike | None = None,
+    pairing: Pairing = "interleaved",
     rotary_dim: int | None = None,
     rotary_start: int = 0,
-    angle: str = "float64",
-    layout: str = "bhsd",
-) -> Array:
+    angle: Angle = "float64",
+    layout: Layout = "bhsd",
+) -> jax.Array:
     """Rotary position embedding (Su et al., arXiv:2104.09864), with the formula of :func:`sternway.rope`.
 
     The gradient is the transposed rotation; it can be differentiated any number of times. Tables have gradients too, which are
@@ -197,4 +199,5 @@ def rope(
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
     refuse_complex("cos", cos)
     refuse_complex("sin", sin)
-    return _rotate_jit(_Rotation("forward", *options), *arrays(x, optional=(positions, cos, sin)))
+    y: jax.Array = _rotate_jit(_Rotation("forward", *options), *arrays(x, optional=(positions, cos, sin)))
+    return y

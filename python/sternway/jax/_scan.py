@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .. import errors
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
+from .._types import Tie
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, batched, leading
@@ -139,9 +142,10 @@ def _rows(x: Any) -> tuple[Array, tuple[int, ...]]:
     return (x if x.ndim else x[None]), x.shape
 
 
-def _apply(kind: str, x: Any, axis: int, reverse: bool) -> Array:
+def _apply(kind: str, x: Any, axis: int, reverse: bool) -> jax.Array:
     x, shape = _rows(x)
-    return _forward_jit(_options(kind, x, axis, reverse), x).reshape(shape)
+    y: jax.Array = _forward_jit(_options(kind, x, axis, reverse), x).reshape(shape)
+    return y
 
 
 _OPERANDS = {"dtype": "x"}
@@ -149,7 +153,7 @@ _OPERANDS = {"dtype": "x"}
 
 
 @errors.reported_as("sternway.jax.cumsum", _OPERANDS)
-def cumsum(x: Array, axis: int = -1, reverse: bool = False) -> Array:
+def cumsum(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
     """Cumulative sum along an axis, as :func:`jax.lax.cumsum`: ``y[i] = sum_{j<=i} x[j]`` in scan order.
 
     The gradient is the sum in the other direction; it can be differentiated any number of times.
@@ -177,7 +181,7 @@ def cumsum(x: Array, axis: int = -1, reverse: bool = False) -> Array:
 
 
 @errors.reported_as("sternway.jax.cumprod", _OPERANDS)
-def cumprod(x: Array, axis: int = -1, reverse: bool = False) -> Array:
+def cumprod(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
     """Cumulative product along an axis, as :func:`jax.lax.cumprod`: ``y[i] = prod_{j<=i} x[j]`` in scan order.
 
     The gradient is finite where the true gradient is, also after zeros and where a product overflows; :func:`sternway.cumprod`
@@ -202,7 +206,7 @@ def cumprod(x: Array, axis: int = -1, reverse: bool = False) -> Array:
 
 
 @errors.reported_as("sternway.jax.cumlogsumexp", {**_OPERANDS, "logcumsumexp": "cumlogsumexp"})
-def cumlogsumexp(x: Array, axis: int = -1, reverse: bool = False) -> Array:
+def cumlogsumexp(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
     """Logarithm of the cumulative sum of exponentials along an axis, as :func:`jax.lax.cumlogsumexp`.
 
     :func:`sternway.logcumsumexp` and :func:`sternway.logcumsumexp_backward` have the formulas. The gradient of the gradient is
@@ -229,6 +233,28 @@ def cumlogsumexp(x: Array, axis: int = -1, reverse: bool = False) -> Array:
 logcumsumexp = cumlogsumexp
 
 
+class _Extremum(Protocol):
+    """The types of cummax and cummin."""
+
+    @overload
+    def __call__(
+        self, x: ArrayLike, axis: int = ..., reverse: bool = ..., *, return_indices: Literal[False] = ..., tie: Tie = ...
+    ) -> jax.Array: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, axis: int = ..., reverse: bool = ..., *, return_indices: Literal[True], tie: Tie = ...
+    ) -> tuple[jax.Array, jax.Array]: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, axis: int = ..., reverse: bool = ..., *, return_indices: bool, tie: Tie = ...
+    ) -> jax.Array | tuple[jax.Array, jax.Array]: ...
+
+
+def _overloaded(function: Callable[..., Any]) -> _Extremum:
+    """Give cummax and cummin their types. It returns the function itself."""
+    return function
+
+
 def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool, tie: str) -> Any:
     x, shape = _rows(x)
     scan = _options(kind, x, axis, reverse, tie)
@@ -238,8 +264,9 @@ def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool,
     return y.reshape(shape), indices.reshape(shape)
 
 
+@_overloaded
 @errors.reported_as("sternway.jax.cummax", _OPERANDS)
-def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: str = "last") -> Any:
+def cummax(x: ArrayLike, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
     """Cumulative maximum along an axis, as :func:`jax.lax.cummax`: ``y[i] = max_{j<=i} x[j]`` in scan order.
 
     The gradient of ``y[i]`` goes to one position, that of the maximum. NaN beats every number.
@@ -265,8 +292,9 @@ def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: b
     return _extremum("cummax", x, axis, reverse, return_indices, tie)
 
 
+@_overloaded
 @errors.reported_as("sternway.jax.cummin", _OPERANDS)
-def cummin(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: str = "last") -> Any:
+def cummin(x: ArrayLike, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
     """Cumulative minimum along an axis, as :func:`jax.lax.cummin`: ``y[i] = min_{j<=i} x[j]`` in scan order.
 
     Args:

@@ -12,12 +12,13 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-from ._autograd.calls import flag
+from ..errors import make, shown
+from ._autograd.calls import flag, is_bool
 from ._served import SERVED, Served, bound, prepared
 
 _ABSENT = object()
@@ -214,7 +215,14 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         return _do(served, func, self.own, args, kwargs)
 
 
-def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any]:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def accelerate(function: F, /, *, forward: bool = ...) -> F: ...
+@overload
+def accelerate(*, forward: bool = ...) -> _Accelerate: ...
+def accelerate(function: Callable[..., Any] | None = None, /, *, forward: bool = True) -> Any:
     """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
     The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
@@ -228,17 +236,20 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
     It does not reach a function that was imported by name before (``from torch import cumsum``), one that another library
     replaced before, nor methods of tensors in a function that torch.compile compiled, unless the compiled function itself
     enters accelerate(), as a decorated one does. A function that torch.utils.checkpoint runs again, perhaps on another thread,
-    must be decorated itself.
+    must be decorated itself. A decorated generator or async function is inside it only while it is called, not while it runs.
 
     Args:
+        function: the function that ``@accelerate`` decorates without parentheses; None: a context manager is returned.
         forward: True: the forward of scans is sternway's, under no_grad too, but not in traces; False: every
             forward is torch's. An inner accelerate() overrides the outer.
 
     Returns:
-        a context manager that is also a decorator. Code that works without it works inside it.
+        a context manager that is also a decorator; the decorated function, if one is given. Code that works without it works
+        inside it.
 
     Raises:
         InvalidProblemError: forward is no bool.
+        TypeError: function cannot be called.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -248,5 +259,14 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
         >>> y.sum().backward()
         >>> x.grad
         tensor([ 1., 32.,  0.,  0.])
+        >>> @st.accelerate
+        ... def products(x):
+        ...     return x.cumprod(0)
     """
-    return _Accelerate(flag("accelerate", "forward", forward))
+    region = _Accelerate(flag("accelerate", "forward", forward))
+    if function is None:
+        return region
+    if not callable(function):
+        hint = f"write accelerate(forward={function})" if is_bool(function) else "write accelerate() in a with statement"
+        raise make("type", "sternway.torch.accelerate", "function", "a function to decorate", shown(function), hint)
+    return region(function)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from .._arrays import device_of, dtype_name
 from .._embedding_bag import _embedding_bag_plan
+from .._types import BagMode
 from .._unique_rows import _unique_rows_plan
 from ..errors import make
 from ._autograd.bag import bags
@@ -191,7 +192,7 @@ def embedding_bag(
     max_norm: float | None = None,
     norm_type: float = 2,
     scale_grad_by_freq: bool = False,
-    mode: str = "mean",
+    mode: BagMode = "mean",
     sparse: bool = False,
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
@@ -256,6 +257,9 @@ def embedding_bag(
     return call(c, max_norm, norm_type)
 
 
+B = TypeVar("B", bound="EmbeddingBag")
+
+
 class EmbeddingBag(torch.nn.EmbeddingBag, metaclass=StandsFor):
     """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
 
@@ -303,3 +307,40 @@ class EmbeddingBag(torch.nn.EmbeddingBag, metaclass=StandsFor):
             input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
             per_sample_weights, self.include_last_offset, self.padding_idx,
         )  # fmt: skip
+
+    if TYPE_CHECKING:  # as torch's module, with the modes by name
+        mode: BagMode
+
+        def __call__(
+            self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+        ) -> Tensor: ...
+
+        def __init__(
+            self,
+            num_embeddings: int,
+            embedding_dim: int,
+            max_norm: float | None = None,
+            norm_type: float = 2.0,
+            scale_grad_by_freq: bool = False,
+            mode: BagMode = "mean",
+            sparse: bool = False,
+            _weight: Tensor | None = None,
+            include_last_offset: bool = False,
+            padding_idx: int | None = None,
+            device: torch.device | str | int | None = None,
+            dtype: torch.dtype | None = None,
+        ) -> None: ...
+
+        @classmethod
+        def from_pretrained(  # type: ignore[override]
+            cls: type[B],
+            embeddings: Tensor,
+            freeze: bool = True,
+            max_norm: float | None = None,
+            norm_type: float = 2.0,
+            scale_grad_by_freq: bool = False,
+            mode: BagMode = "mean",
+            sparse: bool = False,
+            include_last_offset: bool = False,
+            padding_idx: int | None = None,
+        ) -> B: ...

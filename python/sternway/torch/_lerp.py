@@ -16,6 +16,7 @@ from ._autograd.calls import FLOATS, is_bool, require_tensors
 from ._autograd.dispatch import named
 from ._autograd.lerp import WEIGHTS, ask, call, eager, torch_lerp
 from ._autograd.overrides import handed_on, is_overridden
+from ._signatures import Lerp
 
 _NAME = "sternway.torch.lerp"
 _OPERANDS = {"dtype": "input", "shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
@@ -29,7 +30,7 @@ def number_of(weight: Any) -> Any:
     return float(weight) if isinstance(weight, numbers.Real) or is_bool(weight) else weight
 
 
-def _as_torch(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _as_torch(lerp: Callable[..., Tensor]) -> Lerp:
     """Add to lerp the quick way of ordinary eager calls, and torch's keyword out: a call with it is torch's own operation."""
 
     @functools.wraps(lerp)

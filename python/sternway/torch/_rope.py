@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .._rope_options import OP, extents, options_of
+from .._types import Angle, Columns, Layout, Pairing
 from ..errors import make, reported_as
 from ._autograd.calls import require_tensors
 from ._autograd.operators import is_distributed
@@ -23,12 +24,12 @@ def rope(
     base: float = 10000.0,
     cos: Tensor | None = None,
     sin: Tensor | None = None,
-    pairing: str = "interleaved",
+    pairing: Pairing = "interleaved",
     rotary_dim: int | None = None,
     rotary_start: int = 0,
-    angle: str = "float64",
-    layout: str = "bhsd",
-    columns: str | None = None,
+    angle: Angle = "float64",
+    layout: Layout = "bhsd",
+    columns: Columns | None = None,
 ) -> Tensor:
     """Rotary position embedding of x (Su et al., arXiv:2104.09864).
 
@@ -99,9 +100,9 @@ def apply_rotary_pos_emb(
     sin: Tensor,
     unsqueeze_dim: int = 1,
     *,
-    pairing: str = "half",
+    pairing: Pairing = "half",
     rotary_dim: int | None = None,
-    columns: str = "halves",
+    columns: Columns = "halves",
 ) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys in one launch, forward and backward: the function of this name in transformers' Llama.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from ._autograd.dispatch import named
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.scan import ask, call, dim_of, eager
 from ._autograd.scan_gradient import FORWARDS, PAIRS, torch_forward
+from ._signatures import Pair, Scan, ScanWithDType
 
-R = TypeVar("R")
+R = TypeVar("R", bound=tuple[Tensor, Tensor])
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
@@ -34,19 +35,22 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     return call(x, kind, where, reverse)
 
 
-def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
+@overload
+def _as_torch(scan: Callable[..., Tensor]) -> Scan[Tensor, Tensor]: ...
+@overload
+def _as_torch(scan: Callable[..., R]) -> Scan[R, Pair]: ...
+def _as_torch(scan: Callable[..., Any]) -> Callable[..., Any]:
     """Add to a scan the quick way of ordinary eager calls, and torch's keywords: input for x, axis for dim, dtype and out."""
     name = scan.__name__
 
     @functools.wraps(scan)
-    def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> R:
+    def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> Any:
         if not torchs:
-            done: R | None = eager(x, name, dim, reverse)
+            done = eager(x, name, dim, reverse)
             if done is not None:
                 return done
             if is_overridden((x,)):
-                torchs = None if reverse else (FORWARDS[name], (x, dim))
-                return handed_on(operation, (x, dim), {"reverse": reverse}, torchs)  # type: ignore[no-any-return]
+                return handed_on(operation, (x, dim), {"reverse": reverse}, None if reverse else (FORWARDS[name], (x, dim)))
             return scan(x, dim, reverse=reverse)
         others: dict[str, Any] = {k: torchs.pop(k) for k in ("dtype", "out") if k in torchs}
         if "input" in torchs:
@@ -57,10 +61,15 @@ def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
         if torchs:
             return scan(x, dim, reverse=reverse, **torchs)  # which raises TypeError
         if others:
-            return _by_torch(name, others, x, dim, reverse=reverse)  # type: ignore[no-any-return]
+            return _by_torch(name, others, x, dim, reverse=reverse)
         return operation(x, dim, reverse=reverse)
 
     return operation
+
+
+def _with_dtype(scan: Callable[..., Any]) -> ScanWithDType:
+    """Tell type checkers that a scan takes ``dtype``. It returns the scan itself."""
+    return scan
 
 
 def _one(name: str, theirs: str, value: Any, ours: str, other: Any) -> Any:
@@ -80,6 +89,7 @@ def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse
     return torch_forward(x, kind, dim, reverse, **others)
 
 
+@_with_dtype
 @_as_torch
 def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     """Cumulative sum along a dimension, ``y[i] = sum_{j<=i} x[j]``: :func:`torch.cumsum`.
@@ -113,6 +123,7 @@ def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     return _scan(x, "cumsum", dim, reverse)  # type: ignore[no-any-return]
 
 
+@_with_dtype
 @_as_torch
 def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     """Cumulative product along a dimension, ``y[i] = prod_{j<=i} x[j]``: :func:`torch.cumprod`.

@@ -29,8 +29,9 @@ def _weight_gradient(
     dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None, max_indices: Tensor | None,
     num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
 ) -> Tensor:  # fmt: skip
-    return embedding_bag_backward(  # type: ignore[no-any-return]
-        dy, indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
+    reduction: Any = mode  # a schema of torch has no Literal
+    return embedding_bag_backward(
+        dy, indices, offsets, num_embeddings=num_embeddings, mode=reduction, padding_idx=padding_idx,
         per_sample_weights=None if per_sample_weights is None else materialized(per_sample_weights),
         include_last_offset=include_last_offset, scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
     )  # fmt: skip
@@ -39,7 +40,7 @@ def _weight_gradient(
 def _sample_gradient(
     dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
 ) -> Tensor:
-    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
+    return embedding_bag_per_sample_weights_backward(
         materialized(dy),
         materialized(weight),
         indices,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..._embedding_bag import EmbeddingBagBackwardPlan, _embedding_bag_plan
+from ..._types import BagMode
 from ..._unique_rows import _unique_rows_plan
 from ...errors import make
 from .calls import flag, integer
 from .operators import intercepted
 from .sparse_rows import most_rows
 
-MODES = ("sum", "mean", "max")
+MODES = get_args(BagMode)
 NAME = "sternway.torch.embedding_bag"
 
 

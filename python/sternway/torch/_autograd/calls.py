@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from ..._arrays import dtype_name
 from ..._descriptor import is_numpy_bool
+from ..._types import FloatName
 from ...errors import make
 from .operators import PLAIN, traced
 
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in get_args(FloatName))
 
 
 def require_tensors(name: str, **operands: Any) -> None:

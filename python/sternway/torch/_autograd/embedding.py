@@ -68,7 +68,7 @@ def select(
 def _weight_gradient(
     dy: Tensor, indices: Tensor, num_embeddings: int, padding_idx: int | None, scale_grad_by_freq: bool
 ) -> Tensor:
-    return embedding_backward(  # type: ignore[no-any-return]
+    return embedding_backward(
         dy, indices, num_embeddings=num_embeddings, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
     )
 

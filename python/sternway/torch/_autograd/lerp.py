@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..._arrays import device_name, device_of
-from ..._lerp import LerpBackwardPlan, lerp_plan, split_weight
+from ..._lerp import OUTPUTS, LerpBackwardPlan, lerp_plan, split_weight
 from .calls import FLOATS, empty_gradient, materialized, strides_like
 from .constants import constant
 from .dispatch import Sentence, device_to_ask, reach_plans, require, require_strided, run_operator, sentence
 from .eager import bare_apply, is_eager, is_final, is_plain
-from .lerp_gradient import GRADIENT, NAMES
+from .lerp_gradient import GRADIENT
 from .operators import each, exporting, is_distributed, traceable, way
 
 torch_lerp = torch.lerp  # as at import: accelerate() replaces the attribute
@@ -154,16 +155,16 @@ def _gradients(
     if dtype != dy.dtype:
         plan = None
         input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))
-    names = [name for name, need in zip(NAMES, needs, strict=False) if need]
+    names = [name for name, need in zip(OUTPUTS, needs, strict=False) if need]
     if call := way(dy, GRADIENT):
         factor, number = (weight, 0.0) if factor is not None else (None, float(weight))
         ends = (input, end) if needs[2] or is_distributed(dy) else (None, None)
-        da, db, dweight = call(dy, factor, *ends, sum(1 << NAMES.index(name) for name in names), number, *shapes)
+        da, db, dweight = call(dy, factor, *ends, sum(1 << OUTPUTS.index(name) for name in names), number, *shapes)
         grads = {"da": da, "db": db, "dweight": dweight}
     else:
         grads = _run(dy, weight, input, end, shapes, strides, names, plan)
     homes = dtype, dtype, home
-    return tuple(grads[name].to(like) if need else None for name, need, like in zip(NAMES, needs, homes, strict=False))
+    return tuple(grads[name].to(like) if need else None for name, need, like in zip(OUTPUTS, needs, homes, strict=False))
 
 
 def _run(
@@ -173,7 +174,7 @@ def _run(
     b: Tensor | None,
     shapes: tuple[torch.Size, torch.Size],
     strides: tuple[Any, Any],
-    names: list[str],
+    names: Sequence[str],
     plan: LerpBackwardPlan | None,
 ) -> dict[str, Tensor]:
     """Some of the gradients by name, laid out as a and b, which are given for dweight alone, and the weight."""

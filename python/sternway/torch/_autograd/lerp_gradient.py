@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._lerp import lerp_backward
+from ..._lerp import OUTPUTS, lerp_backward
+from ..._types import LerpGradient
 from .operators import MAX_RANK, by_formula, differentiable, each, in_front
 
-NAMES = ("da", "db", "dweight")
 
-
-def needed(needs: int) -> list[str]:
+def needed(needs: int) -> list[LerpGradient]:
     """The gradients that the argument needs of the operator names."""
-    return [name for k, name in enumerate(NAMES) if needs >> k & 1]
+    return [name for k, name in enumerate(OUTPUTS) if needs >> k & 1]
 
 
 @torch.library.custom_op("sternway::lerp_backward", mutates_args=())
@@ -39,7 +38,7 @@ def _operator(
     ends = {"a_shape": a_shape, "b_shape": b_shape} if a is None or b is None else {"a": a, "b": b}
     names = needed(needs)
     grads = dict(zip(names, lerp_backward(dy, number if weight is None else weight, needs=names, **ends), strict=True))
-    da, db, dweight = (grads[name] if name in grads else dy.new_empty(0) for name in NAMES)
+    da, db, dweight = (grads[name] if name in grads else dy.new_empty(0) for name in OUTPUTS)
     return da, db, dweight
 
 
@@ -51,7 +50,7 @@ def _(*inputs: Any) -> tuple[Tensor, ...]:
     names = needed(needs)
     return tuple(
         dy.new_empty(0) if name not in names else torch.empty_like(dy) if list(shape) == list(dy.shape) else dy.new_empty(shape)
-        for name, shape in zip(NAMES, shapes, strict=True)
+        for name, shape in zip(OUTPUTS, shapes, strict=True)
     )
 
 
@@ -72,7 +71,7 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, 
     grads = _operator(dy, factor, *ends, needs, number, long(a_shape), long(b_shape))
     shapes, names = (a_shape, b_shape, () if weight is None else weight.shape[1:]), needed(needs)
     return tuple(
-        g.reshape(n, *shape) if name in names else g.expand(n, 0) for name, g, shape in zip(NAMES, grads, shapes, strict=True)
+        g.reshape(n, *shape) if name in names else g.expand(n, 0) for name, g, shape in zip(OUTPUTS, grads, shapes, strict=True)
     ), (0, 0, 0)
 
 

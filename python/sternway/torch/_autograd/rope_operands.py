@@ -6,14 +6,17 @@ import decimal
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..._rope_options import OP, Options, extents, refuse_complex
+from ..._types import Columns
 from ...errors import make
 from .constants import constant
+
+_COLUMNS = get_args(Columns)
 
 
 def floating(name: str, table: Tensor, x: Tensor) -> Tensor:
@@ -33,7 +36,7 @@ def floating(name: str, table: Tensor, x: Tensor) -> Tensor:
 
 def require_columns(columns: Any) -> None:
     """Raise UnsupportedError for an unknown order of columns."""
-    if columns is not None and columns not in ("halves", "neighbours"):
+    if columns is not None and columns not in _COLUMNS:
         raise make("unsupported", OP, "columns", "halves or neighbours", f"{columns!r:.80}")
 
 

@@ -7,7 +7,7 @@ position is a segment, so that the owner returns the rows themselves.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from .._autograd.operators import PLAIN
 from ._exchange import gathered
 
 OP = "sternway.torch.distributed.ShardedEmbeddingBag"
-SHARDINGS = ("row", "column")
+Sharding = Literal["row", "column"]
+SHARDINGS = get_args(Sharding)
 LEARNED = ("weight", "per_sample_weights")
 LIMIT = 2**31 - 1  # positions that a rank receives: the plans on a GPU and the lengths of segments count in 32 bits
 

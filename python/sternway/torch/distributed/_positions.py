@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,10 +12,11 @@ from .._autograd.calls import integer
 from ._exchange import gathered
 
 OP = "sternway.torch.distributed.positions"
-ORDERS = ("contiguous", "zigzag")
+Order = Literal["contiguous", "zigzag"]
+ORDERS = get_args(Order)
 
 
-def positions(local_len: int, group: Any = None, *, order: str = "contiguous", device: Any = None) -> Tensor:
+def positions(local_len: int, group: Any = None, *, order: Order = "contiguous", device: Any = None) -> Tensor:
     """The positions of this rank's tokens in the whole sequence, for ``sternway.torch.rope`` under context parallelism.
 
     Every rank of the group calls it. ``"contiguous"``: each rank has one part of the sequence, in rank order; parts may differ

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..._types import BagMode
 from ...errors import make
 from .._autograd.bag_problem import MODES
 from .._autograd.calls import FLOATS, flag, integer
 from ._bag_exchange import bags, whole
-from ._bag_routes import OP, SHARDINGS, Cut, Reduction, agreed
+from ._bag_routes import OP, SHARDINGS, Cut, Reduction, Sharding, agreed
 from ._exchange import gathered
 
 DRAWN = 4096  # rows whose initial values come from one seed
@@ -79,11 +80,11 @@ class ShardedEmbeddingBag(torch.nn.Module):
         embedding_dim: int,
         group: Any = None,
         *,
-        sharding: str = "row",
+        sharding: Sharding = "row",
         max_norm: float | None = None,
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
-        mode: str = "mean",
+        mode: BagMode = "mean",
         sparse: bool = False,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
@@ -188,6 +189,12 @@ class ShardedEmbeddingBag(torch.nn.Module):
         """
         y: Tensor = _run(self, input, offsets, per_sample_weights)
         return y
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+        ) -> Tensor: ...
 
     def extra_repr(self) -> str:
         """Describe the module, for its ``repr``.

@@ -1,0 +1,70 @@
+"""The types of public arguments, for type checkers: the names that options take, dtypes, and arrays of any library.
+
+Each list of names is written here once; tables of the same names are derived from it by :func:`typing.get_args`. No array
+library is imported, so the types of their objects are protocols.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from numpy import dtype
+
+ScanKind = Literal["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
+Tie = Literal["last", "first"]
+Pairing = Literal["interleaved", "half"]
+Angle = Literal["float64", "float32"]
+Layout = Literal["bhsd", "bshd", "thd"]
+Columns = Literal["halves", "neighbours"]
+BagMode = Literal["sum", "mean", "max"]
+LerpGradient = Literal["da", "db", "dweight"]
+
+FloatName = Literal["float32", "float64", "float16", "bfloat16"]
+IndexName = Literal["int64", "int32"]
+QuantizedName = Literal["int8", "uint8"]
+
+
+class _TorchDType(Protocol):
+    """A torch.dtype. The members of this name of a tensor are methods."""
+
+    @property
+    def is_signed(self) -> bool: ...
+    @property
+    def is_complex(self) -> bool: ...
+
+
+class _NumPyDType(Protocol):
+    """A numpy.dtype, which JAX and CuPy have too."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isnative(self) -> bool: ...
+
+
+class _NumPyScalar(Protocol):
+    """A number of NumPy, whose class, such as numpy.float32, is taken for its dtype."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+
+DTypeObject = _TorchDType | _NumPyDType | type[_NumPyScalar]
+FloatDType = FloatName | DTypeObject
+IndexDType = IndexName | DTypeObject
+QuantizedDType = QuantizedName | DTypeObject
+
+
+class DLPackArray(Protocol):
+    """An array of any library that speaks DLPack. The stubs of JAX have no ``__dlpack_device__``, so it is not asked for."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ArrayT = TypeVar("ArrayT", bound=DLPackArray)
+"""The array that a function is given, of whose type the result is."""
+
+ShapeT = TypeVar("ShapeT", bound=tuple[Any, ...])
+DTypeT = TypeVar("DTypeT", bound="dtype[Any]")
+"""Shape and dtype of a numpy.ndarray, where a result has the one of an operand and not the other."""
