@@ -16,6 +16,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
 
+import sternway as sw  # noqa: E402
 import sternway.jax as sj  # noqa: E402
 from sternway import _library  # noqa: E402
 from sternway.jax import _call  # noqa: E402
@@ -154,8 +155,8 @@ def test_a_device_without_kernels_runs_on_the_host(monkeypatch: pytest.MonkeyPat
         assert "pure_callback" in str(step.trace(x).jaxpr)
     assert "@sternway" in step.lower(x).as_text()
     results = (_call._Operand("y", (2, 3), np.dtype(jnp.bfloat16)),)
-    problem = sj.scan.ScanDescriptor("cumsum", (2, 3), "bfloat16").to_json()
-    (y,) = _call._on_host(sj.scan.ScanPlan, problem, ("x",), results, (jnp.bfloat16,), jnp.ones((2, 3), jnp.bfloat16))
+    problem = sw.ScanDescriptor("cumsum", (2, 3), "bfloat16").to_json()
+    (y,) = _call._on_host(sw.ScanPlan, problem, ("x",), results, (jnp.bfloat16,), jnp.ones((2, 3), jnp.bfloat16))
     assert y.tolist() == [[1, 2, 3]] * 2
 
 

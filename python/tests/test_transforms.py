@@ -407,3 +407,15 @@ def test_gradient_of_a_compiled_transform(name: str, device: str) -> None:
         strict=True,
     ):
         torch.testing.assert_close(ours, eager)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    "call", [lambda x: st.cumprod(x, 0), st.accelerate()(lambda x: torch.cumprod(x, 0))], ids=["st", "accelerate"]
+)
+def test_compiled_hessians_of_samples(call: Any, device: str) -> None:
+    """Alone finds an eager call that is wrong after Dynamo, which cannot trace a jvp inside two vmaps, has given up."""
+    hessians = torch.vmap(torch.func.hessian(lambda x: call(x).square().sum()))
+    rows = torch.rand(3, 5, device=device)
+    want = hessians(rows)
+    torch.testing.assert_close(torch.compile(hessians, backend="aot_eager")(rows), want)

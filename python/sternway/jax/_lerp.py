@@ -151,7 +151,8 @@ def lerp(a: ArrayLike, b: ArrayLike, weight: ArrayLike) -> jax.Array:
         >>> jax.grad(lambda w: sj.lerp(jnp.zeros(2), jnp.ones(2), w).sum())(0.25)
         Array(2., dtype=float32, weak_type=True)
     """
-    number, factor = None, weight
+    number: str | None = None
+    factor: Any = weight
     if isinstance(weight, (numbers.Real, np.bool_)):
         number, factor = _text(weight), None
     elif weight is None:

@@ -229,7 +229,8 @@ def accelerate(function: Callable[..., Any] | None = None, /, *, forward: bool =
     torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
     before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
     device without a kernel, or tensors without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls,
-    calls inside forward-mode derivatives, and under no_grad all calls except scans stay with torch too.
+    calls inside forward-mode derivatives (except scans and lerp in one jvp), and under no_grad all calls except scans stay with
+    torch too.
 
     It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
     whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.

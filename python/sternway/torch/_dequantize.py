@@ -57,7 +57,7 @@ def dequantize_per_token(
     require_tokens(NAME, "q", q, scale, zero_point)
     result = scale.dtype if dtype is None else dtype
     require_dtype(NAME, "dtype", result, FLOATS)
-    if torch.jit.is_tracing():
+    if torch._C._is_tracing():
         return by_torch(q, scale, zero_point, result)
     named(f"sternway.torch.{NAME}", {"dy": "q"}, ask, q, scale, zero_point, result)
     return call(q, scale, zero_point, result)

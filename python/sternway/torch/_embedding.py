@@ -161,7 +161,7 @@ def embedding(
             return done
         if is_overridden((input, weight)):
             return handed_on(embedding, arguments, {}, (_torch_embedding, arguments))  # type: ignore[no-any-return]
-        if torch.jit.is_tracing():
+        if torch._C._is_tracing():
             return _torch_embedding(*arguments)
         c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
         return call(c, max_norm, norm_type)

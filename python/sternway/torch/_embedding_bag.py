@@ -248,7 +248,7 @@ def embedding_bag(
         return done
     if is_overridden((input, weight, offsets, per_sample_weights)):
         return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
-    if torch.jit.is_tracing():
+    if torch._C._is_tracing():
         return _torch_embedding_bag(*arguments)
     c = named(
         NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,

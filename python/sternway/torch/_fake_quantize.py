@@ -77,7 +77,7 @@ def fake_quantize_per_token(
         got = f"{quant_min} and {quant_max}"
         raise make("invalid_problem", f"sternway.torch.{NAME}", "quant_min", "at most quant_max", got)
     inputs = x, scale, zero_point
-    if torch.jit.is_tracing():
+    if torch._C._is_tracing():
         return traced_by_torch(x, scale, zero_point, (quant_min, quant_max))
     named(f"sternway.torch.{NAME}", {"dy": "x"}, ask, *inputs, quant_min, quant_max)
     return call(*inputs, quant_min, quant_max)

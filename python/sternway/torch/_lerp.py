@@ -77,7 +77,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     """
     require_tensors("lerp", input=input, end=end)
     weight = number_of(weight)
-    if not isinstance(weight, WEIGHTS) or input.dtype not in FLOATS or torch.jit.is_tracing():
+    if not isinstance(weight, WEIGHTS) or input.dtype not in FLOATS or torch._C._is_tracing():
         return torch_lerp(input, end, weight)
     if isinstance(weight, Tensor) and weight.is_complex():
         raise make("unsupported", _NAME, "weight", "real like input", dtype_name(weight.dtype))

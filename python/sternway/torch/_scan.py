@@ -25,7 +25,7 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     where = dim_of(x, dim)
-    if x.dtype not in FLOATS or where is None or torch.jit.is_tracing():
+    if x.dtype not in FLOATS or where is None or torch._C._is_tracing():
         y = torch_forward(x, kind, dim, reverse)  # or torch's own error
         return getattr(torch.return_types, kind)(y) if kind in PAIRS else y
     done = eager(x, kind, where, reverse)  # with dim as an int

@@ -17,7 +17,7 @@ from ._autograd.calls import FLOATS
 from ._autograd.dispatch import all_plain
 from ._autograd.overrides import is_overridden
 from ._autograd.scan_gradient import FORWARDS
-from ._autograd.tangents import has_tangents
+from ._autograd.tangents import count_jvps, has_tangents
 from ._embedding import call as call_embedding
 from ._embedding import embedding
 from ._embedding import prepare as prepare_embedding
@@ -121,10 +121,19 @@ def bound(served: Served, args: tuple[Any, ...], kwargs: Arguments) -> Arguments
     return given if len(given) == len(names) else None
 
 
+def _has_other_tangents(served: Served) -> bool:
+    """Whether operands may have tangents that a call of ours does not hand on as torch's does.
+
+    Scans and lerp do in one jvp, but not in a jvp of a jvp or in a level of dual tensors. Embeddings do not: the tangent of
+    torch's ignores padding_idx.
+    """
+    return has_tangents() and not (torch in served.homes and count_jvps() == 1)
+
+
 def prepared(served: Served, given: Arguments, own: bool) -> Prepared | None:
     """How we do a call of torch; None: it stays with torch."""
     values = tuple(given.values())
-    if has_tangents() or torch.jit.is_tracing() or not all_plain(values) or is_overridden(values):
+    if _has_other_tangents(served) or torch._C._is_tracing() or not all_plain(values) or is_overridden(values):
         return None
     try:
         return served.prepare(given, own)

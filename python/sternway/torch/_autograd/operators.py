@@ -143,8 +143,20 @@ def _is_transformed() -> bool:
     if not torch._C._are_functorch_transforms_active():
         return False
     for call in _in_graph:
-        torch._dynamo.allow_in_graph(call)
+        torch._dynamo.allow_in_graph(call)  # type: ignore[no-untyped-call]
     return True
+
+
+@constant
+def _is_jvp_in_two_vmaps() -> bool:
+    """Whether Dynamo traces inside a jvp that is inside two vmaps, as ``vmap(hessian(f))`` has it.
+
+    Dynamo (2.15) cannot trace derivatives there, of torch's own functions either. The error leaves the state of the thread
+    wrong for the eager call that follows; a graph break before it does not.
+    """
+    kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+    jvps = [i for i, kind in enumerate(kinds) if kind == torch._C._functorch.TransformType.Jvp]
+    return bool(jvps) and kinds[: jvps[-1]].count(torch._C._functorch.TransformType.Vmap) > 1
 
 
 def traceable(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -160,7 +172,11 @@ def traceable(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
     def call(*inputs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
-            return node(*inputs) if _is_transformed() else function.apply(*inputs)
+            if not _is_transformed():
+                return function.apply(*inputs)
+            if _is_jvp_in_two_vmaps():
+                torch._dynamo.graph_break()  # type: ignore[no-untyped-call]
+            return node(*inputs)
         return apply(function, *inputs)
 
     _in_graph.append(node)

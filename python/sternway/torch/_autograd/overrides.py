@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._device import DeviceContext
 
 _count_modes = torch._C._len_torch_function_stack
-_DEFAULT = Tensor.__torch_function__.__func__
+_DEFAULT = getattr(Tensor.__torch_function__, "__func__", None)
 
 
 def has_foreign_mode() -> bool:

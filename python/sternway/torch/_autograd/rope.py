@@ -190,7 +190,7 @@ _OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them,
 
 def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """Rotate one or two inputs, with gradients."""
-    if torch.jit.is_tracing():
+    if torch._C._is_tracing():
         return tuple(rotated_by_torch(x, positions, cos, sin, options) for x in inputs)
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     tensors = x, x_k, positions, cos, sin

@@ -124,7 +124,7 @@ def _steps(
 def _autocast_dtype(kind: str, dtype: torch.dtype, device: str, _to: torch.dtype) -> torch.dtype:
     """The dtype in which autocast runs torch's scan of a dtype, on a type of device and to a dtype, as it is set."""
     y = FORWARDS[kind](torch.empty(0, dtype=dtype, device=device), 0)
-    return (y[0] if kind in PAIRS else y).dtype
+    return (y[0] if kind in PAIRS else y).dtype  # type: ignore[no-any-return]
 
 
 def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:

@@ -16,7 +16,7 @@ Inputs = tuple[Any, ...]
 
 
 @constant
-def _count_jvps() -> int:
+def count_jvps() -> int:
     """The number of jvp transforms of torch.func that are active. Graphs of torch.compile enter them past Python's count."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
@@ -24,7 +24,7 @@ def _count_jvps() -> int:
 
 def has_tangents() -> bool:
     """Whether tensors may have tangents: in a level of dual tensors, or inside a jvp."""
-    return forward_ad._current_level >= 0 or _count_jvps() > 0
+    return forward_ad._current_level >= 0 or count_jvps() > 0
 
 
 class _Whole:
@@ -136,7 +136,7 @@ def apply_with_tangents(function: Any, *inputs: Any) -> Any:
     Raises:
         UnsupportedError: under a jvp of a jvp, where torch (2.11) takes the derivative of a custom jvp for 0.
     """
-    if _count_jvps() > 1:
+    if count_jvps() > 1:
         hint = "use jvp of grad, as torch.func.hessian does"
         raise make("unsupported", "sternway.torch", "a function", "differentiated forward once", "jvp of jvp", hint)
     if function.generate_vmap_rule:
