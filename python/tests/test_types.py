@@ -7,6 +7,7 @@ dtype that it lets through. `mypy` on the package, which ``make lint`` runs, see
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -236,7 +237,9 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, st
     text = IMPORTS + GOOD + BAD
     file.write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", file.name]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=file.parent)
+    source = Path(sw.__file__).parents[1]  # of an editable installation, which mypy does not find
+    found = {} if source.name == "site-packages" else {"MYPYPATH": str(source)}
+    run = subprocess.run(command, capture_output=True, text=True, cwd=file.parent, env={**os.environ, **found})
     assert run.returncode in (0, 1), run.stdout + run.stderr
     found = re.findall(r"^use\.py:(\d+): error: (.*)", run.stdout, re.MULTILINE)
     return text, {int(line): message for line, message in found}
@@ -261,5 +264,5 @@ def test_signatures_are_those_of_the_documentation() -> None:
     assert list(inspect.signature(st.cumsum).parameters) == ["x", "dim", "reverse"]
     assert list(inspect.signature(st.lerp).parameters) == ["input", "end", "weight"]
     assert list(inspect.signature(st.EmbeddingBag.forward).parameters) == ["self", "input", "offsets", "per_sample_weights"]
-    assert list(inspect.signature(sw.cummax).parameters) == ["x", "dim", "reverse", "tie", "out"]
+    assert list(inspect.signature(sw.cummax).parameters) == ["x", "dim", "axis", "reverse", "tie", "out"]
     assert list(inspect.signature(st.accelerate).parameters) == ["function", "forward"]

@@ -8,22 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
-from torch.utils._device import DeviceContext
 
 _count_modes = torch._C._len_torch_function_stack
 _DEFAULT = getattr(Tensor.__torch_function__, "__func__", None)
 
 
 def has_foreign_mode() -> bool:
-    """Whether a TorchFunctionMode is active, other than that of the default device, which changes no call of ours."""
-    return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(_count_modes()))
+    """Whether a TorchFunctionMode is active that is not torch's own: those of the default device and of torch.export."""
+    modes = (torch._C._get_function_stack_at(i) for i in range(_count_modes()))
+    return any(not type(mode).__module__.startswith("torch.") for mode in modes)
 
 
 def _overrides(x: Any) -> bool:
     if isinstance(x, Tensor) and x.is_nested:  # which drop-ins take, or refuse by name
         return False
     function = getattr(type(x), "__torch_function__", None)
-    return function is not None and getattr(function, "__func__", None) is not _DEFAULT and has_torch_function((x,))
+    if function is None or function is torch._C._disabled_torch_function_impl or not torch._C._is_torch_function_enabled():
+        return False
+    return getattr(function, "__func__", None) is not _DEFAULT
 
 
 def is_overridden(values: Sequence[Any]) -> bool:
