@@ -165,3 +165,13 @@ def test_weights_of_samples_have_the_dtype_of_the_table(table: torch.dtype, numb
         torch.compile(st.embedding_bag, backend="eager")(indices, weight, **arguments)
     with pytest.raises(RuntimeError, match=r"per_sample_weights|expected scalar type"), st.accelerate():
         torch.nn.functional.embedding_bag(indices, weight, **arguments)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_an_index_out_of_range_is_named(mode: str) -> None:
+    """Alone finds an error of torch's forward that names an index without the number of rows, as that of mode "max"."""
+    weight = torch.rand(5, 3, requires_grad=True)
+    for indices in (torch.tensor([[1, 7]]), torch.tensor([[-1, 2]])):
+        with pytest.raises(RuntimeError, match=r"(value|got) (7|-1).*|\[0, 5\)") as refused:
+            st.embedding_bag(indices, weight, mode=mode)
+        assert "[0, 5)" in str(refused.value)

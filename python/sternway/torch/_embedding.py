@@ -21,6 +21,7 @@ from ._autograd.dispatch import (
     require,
     require_strided,
     sentence,
+    with_index,
 )
 from ._autograd.embedding import NAME, Options, eager, look_up, options, select
 from ._autograd.overrides import handed_on, is_overridden
@@ -98,20 +99,6 @@ def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
     return look_up(c.weight, c.input, c.options, c.plan)
 
 
-def _with_index(error: IndexError, input: Tensor, weight: Tensor) -> IndexError:
-    """torch's error for an index out of range, with the index and the number of rows where the values are on the CPU."""
-    rows = weight.shape[0] if weight.dim() else 0
-    if not reach_plans(input, weight) or input.device.type != "cpu":
-        return error
-    outside = ((input < 0) | (input >= rows)).nonzero()
-    if not len(outside):
-        return error
-    place = outside[0].tolist()
-    at = f"position {place[0]}" if len(place) == 1 else str(place)
-    value = int(input[tuple(place)])
-    return IndexError(f"{NAME}: index out of range: input must be in [0, {rows}), the rows of the table, got {value} at {at}")
-
-
 def embedding(
     input: Tensor,
     weight: Tensor,
@@ -166,7 +153,7 @@ def embedding(
         c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
         return call(c, max_norm, norm_type)
     except IndexError as error:
-        raise _with_index(error, input, weight) from None
+        raise with_index(error, NAME, input, weight) from None
 
 
 class Embedding(torch.nn.Embedding, metaclass=StandsFor):

@@ -12,7 +12,7 @@ from .._arrays import device_of, dtype_name
 from .._embedding_bag import _embedding_bag_plan
 from .._types import BagMode
 from .._unique_rows import _unique_rows_plan
-from ..errors import make
+from ..errors import Error, make
 from ._autograd.bag import bags
 from ._autograd.bag_eager import eager
 from ._autograd.bag_problem import NAME, Options, check_offsets, options, select, unreadable
@@ -27,6 +27,7 @@ from ._autograd.dispatch import (
     require,
     require_strided,
     sentence,
+    with_index,
 )
 from ._autograd.operators import is_distributed
 from ._autograd.overrides import handed_on, is_overridden
@@ -243,18 +244,23 @@ def embedding_bag(
         input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx,
     )  # fmt: skip
-    done = eager(*arguments)
-    if done is not None:
-        return done
-    if is_overridden((input, weight, offsets, per_sample_weights)):
-        return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
-    if torch._C._is_tracing():
-        return _torch_embedding_bag(*arguments)
-    c = named(
-        NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
-        include_last_offset, padding_idx,
-    )  # fmt: skip
-    return call(c, max_norm, norm_type)
+    try:
+        done = eager(*arguments)
+        if done is not None:
+            return done
+        if is_overridden((input, weight, offsets, per_sample_weights)):
+            return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
+        if torch._C._is_tracing():
+            return _torch_embedding_bag(*arguments)
+        c = named(
+            NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+            include_last_offset, padding_idx,
+        )  # fmt: skip
+        return call(c, max_norm, norm_type)
+    except RuntimeError as error:
+        if "idx" not in str(error) or isinstance(error, Error):  # of torch's mode "max", which does not name the number of rows
+            raise
+        raise with_index(error, NAME, input, weight) from None
 
 
 B = TypeVar("B", bound="EmbeddingBag")

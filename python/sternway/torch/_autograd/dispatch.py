@@ -15,6 +15,7 @@ from torch import Tensor
 from ...errors import Error, make, renamed
 from .operators import PLAIN, exporting, is_distributed, traced
 
+E = TypeVar("E", IndexError, RuntimeError)
 R = TypeVar("R")
 Sentence = tuple[str, str, str, str]
 """The operand, wanted, got and hint of an error: plain constants, which torch.compile can keep."""
@@ -112,3 +113,17 @@ def named(op: str, operands: Mapping[str, str], ask: Callable[..., R], *argument
     except Error as error:
         renamed(error, op, operands)
         raise
+
+
+def with_index(error: E, op: str, input: Tensor, weight: Tensor) -> E:
+    """torch's error for an index out of range, with the index and the number of rows where the values are on the CPU."""
+    rows = weight.shape[0] if weight.dim() else 0
+    if not reach_plans(input, weight) or input.device.type != "cpu":
+        return error
+    outside = ((input < 0) | (input >= rows)).nonzero()
+    if not len(outside):
+        return error
+    place = outside[0].tolist()
+    at = f"position {place[0]}" if len(place) == 1 else str(place)
+    value = int(input[tuple(place)])
+    return type(error)(f"{op}: index out of range: input must be in [0, {rows}), the rows of the table, got {value} at {at}")
