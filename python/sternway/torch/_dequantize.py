@@ -10,6 +10,7 @@ from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
 from ._autograd.dequantize import NAME, ask, by_torch, call, eager
 from ._autograd.dispatch import named
+from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
 
@@ -57,7 +58,7 @@ def dequantize_per_token(
     require_tokens(NAME, "q", q, scale, zero_point)
     result = scale.dtype if dtype is None else dtype
     require_dtype(NAME, "dtype", result, FLOATS)
-    if torch._C._is_tracing():
+    if is_jit_tracing():
         return by_torch(q, scale, zero_point, result)
     named(f"sternway.torch.{NAME}", {"dy": "q"}, ask, q, scale, zero_point, result)
     return call(q, scale, zero_point, result)

@@ -24,6 +24,7 @@ from ._autograd.dispatch import (
     with_index,
 )
 from ._autograd.embedding import NAME, Options, eager, look_up, options, select
+from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._modules import Configuration, StandsFor
 
@@ -148,7 +149,7 @@ def embedding(
             return done
         if is_overridden((input, weight)):
             return handed_on(embedding, arguments, {}, (_torch_embedding, arguments))  # type: ignore[no-any-return]
-        if torch._C._is_tracing():
+        if is_jit_tracing():
             return _torch_embedding(*arguments)
         c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
         return call(c, max_norm, norm_type)

@@ -29,7 +29,7 @@ from ._autograd.dispatch import (
     sentence,
     with_index,
 )
-from ._autograd.operators import is_distributed
+from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._modules import Configuration, StandsFor
 
@@ -250,7 +250,7 @@ def embedding_bag(
             return done
         if is_overridden((input, weight, offsets, per_sample_weights)):
             return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
-        if torch._C._is_tracing():
+        if is_jit_tracing():
             return _torch_embedding_bag(*arguments)
         c = named(
             NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,

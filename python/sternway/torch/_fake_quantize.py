@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
 from ._autograd.dispatch import named
 from ._autograd.fake_quantize import NAME, ask, call, eager, traced_by_torch
+from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
 
@@ -77,7 +77,7 @@ def fake_quantize_per_token(
         got = f"{quant_min} and {quant_max}"
         raise make("invalid_problem", f"sternway.torch.{NAME}", "quant_min", "at most quant_max", got)
     inputs = x, scale, zero_point
-    if torch._C._is_tracing():
+    if is_jit_tracing():
         return traced_by_torch(x, scale, zero_point, (quant_min, quant_max))
     named(f"sternway.torch.{NAME}", {"dy": "x"}, ask, *inputs, quant_min, quant_max)
     return call(*inputs, quant_min, quant_max)

@@ -15,6 +15,7 @@ from ..errors import make
 from ._autograd.calls import FLOATS, is_bool, require_tensors
 from ._autograd.dispatch import named
 from ._autograd.lerp import WEIGHTS, ask, call, eager, torch_lerp
+from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._signatures import Lerp
 
@@ -77,7 +78,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     """
     require_tensors("lerp", input=input, end=end)
     weight = number_of(weight)
-    if not isinstance(weight, WEIGHTS) or input.dtype not in FLOATS or torch._C._is_tracing():
+    if not isinstance(weight, WEIGHTS) or input.dtype not in FLOATS or is_jit_tracing():
         return torch_lerp(input, end, weight)
     if isinstance(weight, Tensor) and weight.is_complex():
         raise make("unsupported", _NAME, "weight", "real like input", dtype_name(weight.dtype))

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import make
 from ._autograd.calls import FLOATS, flag, require_tensors
 from ._autograd.dispatch import named
+from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.scan import ask, call, dim_of, eager
 from ._autograd.scan_gradient import FORWARDS, PAIRS, torch_forward
@@ -25,7 +26,7 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     where = dim_of(x, dim)
-    if x.dtype not in FLOATS or where is None or torch._C._is_tracing():
+    if x.dtype not in FLOATS or where is None or is_jit_tracing():
         y = torch_forward(x, kind, dim, reverse)  # or torch's own error
         return getattr(torch.return_types, kind)(y) if kind in PAIRS else y
     done = eager(x, kind, where, reverse)  # with dim as an int

@@ -15,6 +15,7 @@ from ._autograd import embedding as embedding_autograd
 from ._autograd import lerp as lerp_autograd
 from ._autograd.calls import FLOATS
 from ._autograd.dispatch import all_plain
+from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import is_overridden
 from ._autograd.scan_gradient import FORWARDS
 from ._autograd.tangents import count_jvps, has_tangents
@@ -133,7 +134,7 @@ def _has_other_tangents(served: Served) -> bool:
 def prepared(served: Served, given: Arguments, own: bool) -> Prepared | None:
     """How we do a call of torch; None: it stays with torch."""
     values = tuple(given.values())
-    if _has_other_tangents(served) or torch._C._is_tracing() or not all_plain(values) or is_overridden(values):
+    if _has_other_tangents(served) or is_jit_tracing() or not all_plain(values) or is_overridden(values):
         return None
     try:
         return served.prepare(given, own)

@@ -266,5 +266,6 @@ def bags(indices: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tenso
 
 
 def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
+    o = Options(*o)  # Dynamo (2.11) can hand on a tuple that it has made, but none that _replace has
     y: Tensor = _embedding_bag(weight, weights, indices, offsets, o)[0]
     return y

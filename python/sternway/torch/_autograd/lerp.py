@@ -152,6 +152,8 @@ def _gradients(
             dy = dy.to(torch.promote_types(dy.dtype, home.dtype))
         if factor is not None:
             weight = factor.to(dy)
+    if home.device != dy.device:  # a plan of a number
+        plan = None
     if dtype != dy.dtype:
         plan = None
         input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))

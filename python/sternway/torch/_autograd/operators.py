@@ -103,6 +103,11 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def is_jit_tracing() -> bool:
+    """Whether torch.jit.trace is active, whose traces hold torch's operations alone."""
+    return not torch.compiler.is_dynamo_compiling() and torch._C._is_tracing()
+
+
 def exporting() -> bool:
     """Whether torch.export is active. It keeps operators and their gradients, but drops the backward of an autograd.Function.
 
@@ -175,7 +180,7 @@ def traceable(function: type[torch.autograd.Function]) -> Callable[..., Any]:
             if not _is_transformed():
                 return function.apply(*inputs)
             if _is_jvp_in_two_vmaps():
-                torch._dynamo.graph_break()  # type: ignore[no-untyped-call]
+                torch._dynamo.graph_break()
             return node(*inputs)
         return apply(function, *inputs)
 

@@ -13,7 +13,19 @@ from ...errors import make
 from .calls import materialized
 from .dispatch import run_operator
 from .eager import bare_apply, is_eager, is_plain
-from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traceable, traced, way
+from .operators import (
+    Gradients,
+    apply,
+    differentiable,
+    each,
+    exporting,
+    intercepted,
+    is_distributed,
+    is_jit_tracing,
+    traceable,
+    traced,
+    way,
+)
 from .rope_operands import folded, rotated_by_torch, table_gradients
 from .tangents import Inputs, has_tangents
 
@@ -190,7 +202,7 @@ _OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them,
 
 def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """Rotate one or two inputs, with gradients."""
-    if torch._C._is_tracing():
+    if is_jit_tracing():
         return tuple(rotated_by_torch(x, positions, cos, sin, options) for x in inputs)
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     tensors = x, x_k, positions, cos, sin
