@@ -108,7 +108,7 @@ def refuse_recorded(op: str, name: str, x: Any, out: bool = False) -> None:
         got = "a tensor with a tangent"
     else:
         return
-    hint = f"pass {name}.detach()" if out else f"{drop_in} for gradients, or pass {name}.detach()"
+    hint = f"{drop_in} for gradients, or pass {name}.detach()" if drop_in and not out else f"pass {name}.detach()"
     raise errors.make("invalid_problem", op, name, "free of autograd", got, hint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -438,9 +439,21 @@ def test_dynamic_quantization_finds_the_modules() -> None:
     assert ["quantized" in type(m).__module__ for m in quantized.values()] == [True, True]
     assert torch.allclose(quantized["table"](torch.tensor([3])), model["table"](torch.tensor([3])), atol=0.05)
 
-    class Own(st.Embedding):
-        """A class of its own, which no configuration names."""
 
-    assert Own not in {torch.nn.Embedding: 1}
-    assert st.Embedding in {torch.nn.Embedding: 1}
-    assert st.Embedding != st.EmbeddingBag
+@pytest.mark.filterwarnings("ignore:.*deprecated", "ignore:.*torch.ao")
+def test_quantization_changes_no_class_but_ours() -> None:
+    """Alone finds that what lets torch.ao.quantization find our modules reaches other classes, or their users elsewhere."""
+    quantization = pytest.importorskip("torch.ao.quantization", reason="this PyTorch has no torch.ao.quantization")
+
+    class Scaled(st.Embedding, abc.ABC):
+        """A class of its own, which torch.ao.quantization does not know."""
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 10 * super().forward(input)
+
+    assert len({torch.nn.Embedding, st.Embedding, Scaled}) == 3  # dictionaries by class, as FSDP2 keeps one
+    model, indices = torch.nn.Sequential(Scaled(4, 3)), torch.tensor([1, 2])
+    want = model(indices)
+    model.qconfig = quantization.default_qconfig
+    assert torch.equal(quantization.prepare(model.eval())(indices), want)
+    assert type(model[0]) is Scaled

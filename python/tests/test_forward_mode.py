@@ -158,3 +158,18 @@ def test_twice_forward_is_refused(name: str, device: str) -> None:
 
     with pytest.raises(sw.UnsupportedError, match="jvp of jvp; use jvp of grad"):
         torch.func.jvp(once, inputs, tangents)
+
+
+def test_values_may_change_in_place_afterwards() -> None:
+    """Alone finds that a function keeps its result for a backward that does not need it, and refuses a change of it."""
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        h = x * 1
+        y = st.cumsum(h, 0)
+        h.add_(1)
+        y.mul_(2)
+        return y.pow(3).sum()
+
+    x = torch.rand(4, dtype=F64)
+    want = torch.func.hessian(lambda x: (2 * torch.cumsum(x, 0)).pow(3).sum())(x)
+    torch.testing.assert_close(torch.func.hessian(changed)(x), want)

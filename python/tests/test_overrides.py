@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from test_torch import NAMES, calls
+from test_transforms import recording
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -139,6 +140,11 @@ def test_a_default_device_leaves_calls_to_us() -> None:
     x = torch.tensor([2.0, 0.0, 3.0], requires_grad=True)
     with torch.device("cpu"), st.accelerate():
         assert type(x.cumprod(0).grad_fn).__name__ == type(st.cumprod(x, 0).grad_fn).__name__ == "_ScanEagerBackward"
+        torch.compiler.reset()
+        operators: list[Any] = []
+        products = torch.compile(st.accelerate()(lambda x: x.cumprod(0)), backend=recording(operators))
+        assert torch.autograd.grad(products(x).sum(), x)[0].tolist() == [1, 8, 0]
+        assert operators
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -227,3 +227,5 @@ def test_our_forward_runs_under_autocast(kind: str, dtype: torch.dtype, device: 
         assert y.dtype is theirs.dtype
         assert torch.equal(y, want)
         assert torch.autograd.grad(y.sum(), x)[0].dtype is dtype
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert getattr(st, kind)(x.to("meta"), 1) is not None

@@ -153,7 +153,7 @@ def lerp(a: ArrayLike, b: ArrayLike, weight: ArrayLike) -> jax.Array:
     """
     number: str | None = None
     factor: Any = weight
-    if isinstance(weight, (numbers.Real, np.bool_)):
+    if isinstance(weight, numbers.Real) or (isinstance(weight, np.generic) and not isinstance(weight, np.complexfloating)):
         number, factor = _text(weight), None
     elif weight is None:
         raise errors.make("invalid_problem", "lerp", "weight", "a number or an array", "None")

@@ -23,6 +23,7 @@ from ._embedding import Embedding, embedding
 from ._embedding_bag import EmbeddingBag, embedding_bag
 from ._fake_quantize import fake_quantize_per_token
 from ._lerp import lerp
+from ._modules import let_quantization_find_modules as _let_quantization_find_modules
 from ._patch_rope import patch_rope
 from ._rope import apply_rotary_pos_emb, rope
 from ._rope_tables import rope_tables
@@ -47,3 +48,5 @@ __all__ = [
     "rope",
     "rope_tables",
 ]
+
+_let_quantization_find_modules()

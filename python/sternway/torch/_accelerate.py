@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from ..errors import make, shown
 from ._autograd.calls import flag, is_bool
+from ._autograd.overrides import has_foreign_mode
 from ._served import SERVED, Served, bound, prepared
 
 _ABSENT = object()
@@ -126,7 +127,7 @@ def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any
 
 
 def _by_torch(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """torch's own call. Torch looks the function that modes and subclasses get up by its attribute, which is replaced."""
+    """torch's own call. torch would hand on to modes and subclasses what it finds under the public name, which is ours."""
     values = (*args, *kwargs.values())
     if has_torch_function(values) and not torch.compiler.is_dynamo_compiling():
         return handle_torch_function(original, values, *args, **kwargs)
@@ -198,8 +199,9 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         if torch.compiler.is_dynamo_compiling():
             super().__exit__(*error)  # type: ignore[no-untyped-call]
             return
-        ours = [region for region in self.entered if region.siblings is _thread.regions]
-        region = (ours or self.entered)[-1]  # a generator may be closed by another thread
+        entered = list(self.entered)  # which other threads change
+        ours = [region for region in entered if region.siblings is _thread.regions]
+        region = (ours or entered)[-1]  # a generator may be closed by another thread
         self.entered.remove(region)
         region.siblings.remove(region)
         _open.remove()
@@ -208,7 +210,7 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         served, kwargs = _SERVED.get(func), kwargs or {}
-        if torch._C._len_torch_function_stack():  # modes that were entered before see the call that we pass on
+        if has_foreign_mode():  # which was entered before, and sees the call that we pass on
             return func(*args, **kwargs)
         if served is None or not (_is_grad_enabled() or (served.has_forward and self.own)):
             return func(*args, **kwargs)
@@ -228,9 +230,9 @@ def accelerate(function: Callable[..., Any] | None = None, /, *, forward: bool =
     The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
     torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
     before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
-    device without a kernel, or tensors without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls,
-    calls inside forward-mode derivatives (except scans and lerp in one jvp), and under no_grad all calls except scans stay with
-    torch too.
+    device without a kernel, or tensors without values or of a subclass. Under a TorchFunctionMode of another library all calls
+    stay with torch, and so do calls with ``out=`` or ``dtype=``, in-place calls, calls inside forward-mode derivatives (except
+    scans and lerp in one jvp), and under no_grad all calls except scans.
 
     It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
     whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.

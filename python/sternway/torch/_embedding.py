@@ -26,7 +26,7 @@ from ._autograd.dispatch import (
 from ._autograd.embedding import NAME, Options, eager, look_up, options, select
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
-from ._modules import Configuration, StandsFor
+from ._modules import Configuration
 
 _torch_embedding = torch.nn.functional.embedding  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
@@ -157,7 +157,7 @@ def embedding(
         raise with_index(error, NAME, input, weight) from None
 
 
-class Embedding(torch.nn.Embedding, metaclass=StandsFor):
+class Embedding(torch.nn.Embedding):
     """:class:`torch.nn.Embedding` with the backward of :func:`sternway.torch.embedding`.
 
     It has the arguments, parameters and state dict of torch's module, so either loads the state of the other. To

@@ -31,7 +31,7 @@ from ._autograd.dispatch import (
 )
 from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
-from ._modules import Configuration, StandsFor
+from ._modules import Configuration
 
 _torch_embedding_bag = torch.nn.functional.embedding_bag  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
@@ -266,7 +266,7 @@ def embedding_bag(
 B = TypeVar("B", bound="EmbeddingBag")
 
 
-class EmbeddingBag(torch.nn.EmbeddingBag, metaclass=StandsFor):
+class EmbeddingBag(torch.nn.EmbeddingBag):
     """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
 
     It has the arguments, parameters and state dict of torch's module, so either loads the state of the other. To

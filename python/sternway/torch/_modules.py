@@ -1,32 +1,26 @@
-"""The classes of our modules, as torch.ao.quantization sees them."""
+"""How torch.ao.quantization finds st.Embedding and st.EmbeddingBag, although it looks modules up by their exact class."""
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
+from torch.nn.utils import parametrize
 
-class StandsFor(type):
-    """The class of a module class that equals one of torch, its first base, where classes are looked up in dictionaries.
-
-    torch.ao.quantization finds the configuration of a module by its exact type, and skips any other in silence. A class that
-    is derived from such a class stands for itself.
-    """
-
-    def __eq__(cls, other: object) -> bool:
-        return _torchs(cls) is (_torchs(other) if isinstance(other, StandsFor) else other)
-
-    def __hash__(cls) -> int:
-        return type.__hash__(_torchs(cls))
+Classes = Callable[[Any], type]
 
 
-def _torchs(cls: type) -> type:
-    return cls.__bases__[0] if "qconfig" in vars(cls) else cls
+def _torchs(kind: type) -> type:
+    """The class of torch that a module class of ours stands for; any other class, derived ones among them, as it is."""
+    return kind.__bases__[0] if isinstance(vars(kind).get("qconfig"), Configuration) else kind
 
 
 class Configuration:
     """The attribute ``qconfig`` of a module, by which torch.ao.quantization marks what it will quantize.
 
-    The module becomes torch's own with the mark: the quantized modules are made from that class alone.
+    With the mark the module becomes torch's own, as torch makes quantized modules from that class alone.
     """
 
     def __get__(self, module: Any, owner: type) -> Any:
@@ -39,8 +33,21 @@ class Configuration:
 
     def __set__(self, module: Any, value: Any) -> None:
         vars(module)["qconfig"] = value
-        if value is not None:
-            module.__class__ = type(module).__bases__[0]
+        if value is not None and (kind := _torchs(type(module))) is not type(module):
+            module.__class__ = kind
 
     def __delete__(self, module: Any) -> None:
         vars(module).pop("qconfig", None)
+
+
+def let_quantization_find_modules() -> None:
+    """Replace the function by which torch.ao.quantization asks for the class of a module by one that knows ours."""
+    original: Classes = parametrize.type_before_parametrizations
+
+    @functools.wraps(original)
+    def class_of(module: Any) -> type:
+        return _torchs(original(module))
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.") and vars(module).get("type_before_parametrizations") is original:
+            vars(module)["type_before_parametrizations"] = class_of

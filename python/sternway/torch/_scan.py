@@ -61,6 +61,8 @@ def _as_torch(scan: Callable[..., Any]) -> Callable[..., Any]:
         others = {k: value for k, value in others.items() if value is not None}
         if torchs:
             return scan(x, dim, reverse=reverse, **torchs)  # which raises TypeError
+        if others and reverse and is_overridden((x,)):
+            return handed_on(operation, (x, dim), {"reverse": reverse, **others})
         if others:
             return _by_torch(name, others, x, dim, reverse=reverse)
         return operation(x, dim, reverse=reverse)

@@ -123,7 +123,7 @@ def bound(served: Served, args: tuple[Any, ...], kwargs: Arguments) -> Arguments
 
 
 def _has_other_tangents(served: Served) -> bool:
-    """Whether operands may have tangents that a call of ours does not hand on as torch's does.
+    """Whether forward-mode AD is active in a way that a function of ours does not support as torch's does.
 
     Scans and lerp do in one jvp, but not in a jvp of a jvp or in a level of dual tensors. Embeddings do not: the tangent of
     torch's ignores padding_idx.

@@ -22,8 +22,8 @@ _TYPES = frozenset(PLAIN)
 _is_traced_by_dynamo = torch.compiler.is_dynamo_compiling  # whose other traces have a dispatch mode
 _is_grad_enabled = torch.is_grad_enabled
 _transforms_are_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-_is_tracing = torch._C._is_tracing  # by torch.jit.trace
-_count_function_modes = torch._C._len_torch_function_stack
+_is_tracing: Callable[[], bool] = getattr(torch._C, "_is_tracing", lambda: True)  # by torch.jit.trace
+_count_function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _count_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 
 

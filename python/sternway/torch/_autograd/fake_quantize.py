@@ -115,7 +115,7 @@ def _by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bound
 def traced_by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds) -> Tensor:
     """The forward in torch's operations, whose derivatives are the gradients, for a trace of torch.jit.
 
-    A linear function that has these gradients is added, and its value subtracted.
+    The form is straight-through, ``y + (line - line.detach())``: line has our gradients, and the value stays y.
     """
     y = _by_torch(x, scale, zero_point, bounds).detach()
     ratio, zero, t, level, s = _limit(x, _levels(x, scale, zero_point, *bounds), bounds)

@@ -147,7 +147,7 @@ def _gradients(
     input, end, factor = saved
     weight: Any = number if factor is None else factor
     home = dy if factor is None else factor
-    if home.device == dy.device or needs[2]:  # else the weight becomes a number
+    if home.device == dy.device or needs[2]:  # otherwise the plan reads a 0-d weight on the CPU as a number
         if home.dtype != dy.dtype:  # a 0-d weight, which must not be rounded before 1 - weight is formed
             dy = dy.to(torch.promote_types(dy.dtype, home.dtype))
         if factor is not None:

@@ -77,7 +77,7 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, 
 
 def _formula(*inputs: Any) -> tuple[Tensor, ...]:
     dy, weight, a, b, needs, number, a_shape, b_shape = inputs
-    wide = torch.promote_types(dy.dtype, torch.float32)
+    wide = torch.promote_types(dy.dtype, torch.float32 if weight is None else torch.promote_types(torch.float32, weight.dtype))
     g, w = dy.to(wide), number if weight is None else weight.to(wide)
     formulas: dict[str, Callable[[], Tensor]] = {
         "da": lambda: (1 - w) * g,

@@ -144,7 +144,7 @@ _in_graph: list[Callable[..., Any]] = []
 
 @constant
 def _is_transformed() -> bool:
-    """Whether Dynamo traces inside a transform of torch.func, all of which it enters while it traces."""
+    """Whether a transform of torch.func is active in the code that Dynamo traces. If so, it lets our calls be graph nodes."""
     if not torch._C._are_functorch_transforms_active():
         return False
     for call in _in_graph:

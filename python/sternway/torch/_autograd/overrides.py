@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-_count_modes = torch._C._len_torch_function_stack
 _DEFAULT = getattr(Tensor.__torch_function__, "__func__", None)
 
 
 def has_foreign_mode() -> bool:
     """Whether a TorchFunctionMode is active that is not torch's own: those of the default device and of torch.export."""
-    modes = (torch._C._get_function_stack_at(i) for i in range(_count_modes()))
+    modes = (torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
     return any(not type(mode).__module__.startswith("torch.") for mode in modes)
 
 
@@ -31,7 +30,8 @@ def _overrides(x: Any) -> bool:
 def is_overridden(values: Sequence[Any]) -> bool:
     """Whether a function mode is active, or one of some values has a ``__torch_function__`` that is not the default.
 
-    The default would call the function again. While Dynamo traces, it asks modes and subclasses itself.
+    The default is skipped, as it only calls the function again. Under Dynamo the answer is False: it dispatches to modes and
+    subclasses itself.
     """
     if torch.compiler.is_dynamo_compiling() or not has_torch_function(values):
         return False

@@ -188,7 +188,7 @@ def tables_of(positions: Tensor, x: Tensor, options: Options) -> tuple[Tensor, T
     if shape not in ((tokens,), (1, tokens), (batch, tokens)):
         wanted = f"of shape [{tokens}] or [{batch}, {tokens}]"
         raise make("invalid_problem", OP, "positions", wanted, str(list(shape)))
-    pairs = (head_dim if rotary_dim is None else rotary_dim) // 2
+    pairs = int(head_dim if rotary_dim is None else rotary_dim) // 2  # torch.jit.trace makes tensors of extents
     if not (base > 0 and pairs >= 0):
         return positions.new_zeros(0, 0), positions.new_zeros(0, 0)  # the plan says what is wrong with the option
     frequencies = torch.tensor(_frequencies(base, pairs), dtype=torch.float64, device=positions.device)

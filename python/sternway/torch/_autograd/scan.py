@@ -122,8 +122,14 @@ def _steps(
 
 @functools.lru_cache(maxsize=256)
 def _autocast_dtype(kind: str, dtype: torch.dtype, device: str, _to: torch.dtype) -> torch.dtype:
-    """The dtype in which autocast runs torch's scan of a dtype, on a type of device and to a dtype, as it is set."""
-    y = FORWARDS[kind](torch.empty(0, dtype=dtype, device=device), 0)
+    """The dtype of the result of torch's scan under the active autocast, found by a call on a tensor without values.
+
+    _to: the dtype of autocast, a key of the cache.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        y = FORWARDS[kind](torch.empty(1, dtype=dtype, device=device), 0)
     return (y[0] if kind in PAIRS else y).dtype  # type: ignore[no-any-return]
 
 
@@ -134,7 +140,7 @@ def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True
     """
     if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
         return None
-    if _is_autocast_enabled() and x.dtype in FLOATS and torch.is_autocast_enabled(x.device.type):
+    if _is_autocast_enabled() and x.dtype in FLOATS and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         x = x.to(_autocast_dtype(kind, x.dtype, x.device.type, torch.get_autocast_dtype(x.device.type)))
     try:
         steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own)

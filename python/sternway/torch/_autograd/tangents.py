@@ -17,7 +17,7 @@ Inputs = tuple[Any, ...]
 
 @constant
 def count_jvps() -> int:
-    """The number of jvp transforms of torch.func that are active. Graphs of torch.compile enter them past Python's count."""
+    """The number of active jvp transforms of torch.func, read off its stack: compiled graphs do not raise Python's count."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
 
@@ -44,6 +44,7 @@ class _Context:
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs
         self.materializes = True  # tangents that are not there as zeros
+        self.saved_tensors: tuple[Tensor | None, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         self.saved_tensors = tensors
@@ -107,8 +108,13 @@ def _with_tangents(function: Any) -> Any:
             function.setup_context(part, inputs, output)
             one = isinstance(output, Tensor)
             both = *inputs, *((output,) if one else output)
-            saved = *part.saved_tensors, *(x if isinstance(x, Tensor) else None for x in both)
-            # both times the same, as the vmap rule of torch (2.15) keeps one list of batched dimensions
+            every = _Context((True,) * len(inputs))
+            function.setup_context(every, inputs, output)
+            read = *part.saved_tensors, *every.saved_tensors
+            # A backward reads no others, so zeros stand for these: their values may change in place afterwards.
+            tensors = (x if any(x is r for r in read) else torch.zeros_like(x) for x in both if isinstance(x, Tensor))
+            saved = *part.saved_tensors, *(next(tensors) if isinstance(x, Tensor) else None for x in both)
+            # The same list twice: torch's vmap rule (2.15) records the batched dimensions of only one of them.
             ctx.save_for_backward(*saved)
             ctx.save_for_forward(*saved)
             constants = [None if isinstance(x, Tensor) else x for x in both]
