@@ -165,6 +165,7 @@ def test_a_decorator_without_parentheses(compiled: bool) -> None:
         return x.cumprod(0)
 
     assert (product.__name__, product.__doc__) == ("product", "The documentation of the function.")
+    torch.compiler.reset()
     for call in (product, Product(), st.accelerate(product, forward=False)):
         x = torch.tensor(X, requires_grad=True)
         call = torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call
