@@ -13,7 +13,7 @@ _DEFAULT = getattr(Tensor.__torch_function__, "__func__", None)
 
 
 def has_foreign_mode() -> bool:
-    """Whether a TorchFunctionMode is active that is neither ours nor torch's, as are those of a default device and of export."""
+    """Whether a TorchFunctionMode is active that is neither ours nor torch's, such as that of a default device."""
     modes = (torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
     return any(not type(mode).__module__.startswith(("torch.", "sternway.")) for mode in modes)
 
