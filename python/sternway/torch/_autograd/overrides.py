@@ -33,7 +33,7 @@ def is_overridden(values: Sequence[Any]) -> bool:
     The default is skipped, as it only calls the function again. Under Dynamo the answer is False: it dispatches to modes and
     subclasses itself.
     """
-    if torch.compiler.is_dynamo_compiling() or not has_torch_function(values):
+    if not has_torch_function(values) or torch.compiler.is_dynamo_compiling():  # the quick one first
         return False
     return any(map(_overrides, values)) or has_foreign_mode()
 

@@ -202,8 +202,6 @@ _OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them,
 
 def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """Rotate one or two inputs, with gradients."""
-    if is_jit_tracing():
-        return tuple(rotated_by_torch(x, positions, cos, sin, options) for x in inputs)
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     tensors = x, x_k, positions, cos, sin
     if exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
@@ -211,6 +209,8 @@ def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, 
     learned = cos is not None and sin is not None and _learned(cos, sin)
     if is_eager(x) and not x.is_meta and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):
         return _apply_eager(x, x_k, positions, cos, sin, options, learned)
+    if is_jit_tracing():
+        return tuple(rotated_by_torch(x, positions, cos, sin, options) for x in inputs)
     return _rope(x, x_k, positions, cos, sin, options, learned)
 
 
