@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import textwrap
+import types
 
 import pytest
 from interpreter import LIBRARY, RUN, SELECT, python
@@ -211,3 +213,13 @@ def test_info_is_plain_data() -> None:
     assert sternway.__version__ in json.dumps(info)
     assert "cpu" in json.dumps(info["backends"])
     assert {"backends", "devices", "threads"} <= set(info)
+
+
+def test_public_attributes_are_no_modules() -> None:
+    """Alone finds a module that looks like a function, such as sw.lerp, which cannot be called and which completion offers."""
+    pytest.importorskip("jax", reason="JAX is not installed")
+    documented = {"sternway": {"bench", "errors", "jax", "torch"}, "sternway.torch": {"distributed"}}
+    for name in ("sternway", "sternway.torch", "sternway.torch.distributed", "sternway.jax"):
+        package = importlib.import_module(name)
+        modules = {a for a in dir(package) if not a.startswith("_") and isinstance(getattr(package, a), types.ModuleType)}
+        assert modules <= documented.get(name, set()), modules
