@@ -84,7 +84,7 @@ _WITHOUT_DROP_IN = ("unique_rows",)
 def refuse_recorded(op: str, name: str, x: Any, out: bool = False) -> None:
     """Refuse a tensor of torch whose derivative would be lost in silence, as torch does for ``numpy()`` and its own ``out=``.
 
-    Autograd functions and operators run plans where torch has disabled gradients, as it records them as a whole.
+    A plan is not recorded. Inside an autograd function or an operator torch has disabled recording, so plans run there.
 
     Args:
         op: of the plan. The drop-in of its operation is the way out.
@@ -139,7 +139,7 @@ def _numpy_capsule(numpy: Any, x: Any) -> Any:
 def _check_torch(torch: Any, op: str, name: str, x: Any) -> None:
     """Refuse a tensor that the exchange API would export although its memory is not what the tensor says.
 
-    It is a lazily negated view, or a view of a storage that was shrunk.
+    Such a tensor is a lazily negated view, or a view of a storage that was shrunk.
     """
     try:
         if x.is_neg():

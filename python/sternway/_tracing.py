@@ -1,4 +1,4 @@
-"""Keeps torch.compile from tracing functions that run plans: the code of a plan is no Python."""
+"""Keeps torch.compile from tracing functions that run plans: a plan runs native code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The types of public arguments, for type checkers: the names that options take, dtypes, and arrays of any library.
 
-Each list of names is written here once; tables of the same names are derived from it by :func:`typing.get_args`. No array
+Tables of the same names are derived from these by :func:`typing.get_args`; _choices.py has those of the Go core. No array
 library is imported, so the types of their objects are protocols.
 """
 

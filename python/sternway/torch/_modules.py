@@ -42,12 +42,16 @@ class Configuration:
 
 def let_quantization_find_modules() -> None:
     """Replace the function by which torch.ao.quantization asks for the class of a module by one that knows ours."""
-    original: Classes = parametrize.type_before_parametrizations
+    original: Classes | None = getattr(parametrize, "type_before_parametrizations", None)
+    if original is None:
+        return
+    ask = original
 
     @functools.wraps(original)
     def class_of(module: Any) -> type:
-        return _torchs(original(module))
+        return _torchs(ask(module))
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and vars(module).get("type_before_parametrizations") is original:
-            vars(module)["type_before_parametrizations"] = class_of
+        space = getattr(module, "__dict__", {}) if name.startswith("torch.") else {}
+        if space.get("type_before_parametrizations") is original:
+            space["type_before_parametrizations"] = class_of
