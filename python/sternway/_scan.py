@@ -111,7 +111,7 @@ def dim_of(dim: int, axis: int | None) -> int:
     """
     if axis is None:
         return dim
-    if dim != -1:
+    if not (isinstance(dim, int) and dim == -1):  # arrays, too, can be given, and have no truth value
         raise errors.make("type", "scan", "axis", "left out where dim is given", "both")
     return axis
 

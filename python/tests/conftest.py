@@ -16,13 +16,16 @@ from support import FLOATS, REPORT, name_of
 NO_GPU = "torch sees no CUDA device"
 HAS_GPU = torch.cuda.is_available()
 
-hypothesis.settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, print_blob=True, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+hypothesis.settings.register_profile("default", deadline=None, max_examples=60, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("all", deadline=None, max_examples=300, print_blob=True)
 
 
-def pytest_configure() -> None:
-    """In a worker of pytest-xdist give torch one thread, and sternway this worker's share of the processors, at least two."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the examples of Hypothesis: the same ones in each run, or with ``--all`` others every time.
+
+    In a worker of pytest-xdist give torch one thread, and sternway this worker's share of the processors, at least two.
+    """
+    hypothesis.settings.load_profile("all" if config.getoption("--all") else "default")
     if "PYTEST_XDIST_WORKER" in os.environ:
         share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         torch.set_num_threads(1)
@@ -30,6 +33,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run every combination of sizes, and new random examples")
     parser.addoption("--ulp", action="store_true", help="print the largest error of each output, ours and torch's")
 
 

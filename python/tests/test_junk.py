@@ -188,6 +188,8 @@ def slots() -> dict[str, Callable[[Any], Any]]:
         function = getattr(sw, name)
         for argument in inspect.signature(function).parameters:
             found[f"{name}({argument})"] = lambda x, f=function, known=known, a=argument: f(**{**known, a: x})
+            if argument == "axis":
+                found[f"{name}(dim beside axis)"] = lambda x, f=function, known=known: f(**{**known, "dim": x, "axis": 0})
     for name, fields in DESCRIPTORS.items():
         for field in dataclasses.fields(getattr(sw, f"{name}Descriptor")):
             found[f"{name}Descriptor({field.name})"] = lambda x, n=name, known=fields, f=field.name: select(
