@@ -93,9 +93,9 @@ clean: ## remove what was built; the environment .venv stays
 	find cuda/image -type f -not -name .gitignore -delete
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -r {} +
 
-generate: $(VENV)/.generator ## write the Python bindings of the Go package pybind, python/sternway/_choices.py and cuda/scan/tuning.gen.cuh
+generate: $(VENV)/.generator ## write the Python bindings of the Go package pybind, and the facts that CUDA and Python share with Go
 	$(PY) tools/bindgen.py
-	go generate ./core/... ./pybind/...
+	go generate ./core/...
 
 # The parts of `make test`.
 

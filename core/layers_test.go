@@ -19,8 +19,9 @@ var layers = [][]string{
 	{"internal/tensor"},
 	{"internal/cpu", "internal/launch"},
 	{"internal/ops", "internal/ops/scan/gpu", "internal/ops/scan/host"},
-	{"internal/ops/elementwise", "internal/ops/embedding", "internal/ops/rope", "internal/ops/scan", "internal/ops/scan/gpu/tuninggen"},
+	{"internal/ops/elementwise", "internal/ops/embedding", "internal/ops/rope", "internal/ops/scan"},
 	{"."},
+	{"internal/generate"}, // writes files of other languages
 	{"internal/coretest"}, // what tests share
 }
 

@@ -21,8 +21,7 @@ import (
 	"github.com/sternway/sternway/cuda"
 )
 
-// loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can
-// be asked for.
+// loadedSymbols are the kernels that the plans of all samples load, each of which must be exported.
 func loadedSymbols(t *testing.T) map[string]bool {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, sample := range coretest.Samples() {
@@ -39,23 +38,8 @@ func loadedSymbols(t *testing.T) map[string]bool {
 	return loaded
 }
 
-// Every family x kind x kernel x dtype has an exported symbol that some plan loads, and a plan on
-// the CPU.
-func TestTheTableIsTotal(t *testing.T) {
-	exports, loaded := coretest.ExportsOfKernels(t), loadedSymbols(t)
-	for _, f := range ops.Families() {
-		require.NotEmpty(t, f.Kinds, f.Name)
-		for _, kind := range f.Kinds {
-			require.NotEmpty(t, kind.Kernels, f.Name)
-			for _, dtype := range coretest.ElementsOfFamily(f) {
-				for _, kernel := range kind.Kernels {
-					symbol := f.Symbol(kind.Name, kernel, dtype)
-					require.Contains(t, exports[f.ImageOf(kind.Name)], symbol, "cuda/%s.cu exports every kernel of %s", f.ImageOf(kind.Name), f.Name)
-					require.True(t, loaded[symbol], "no plan loads %s", symbol)
-				}
-			}
-		}
-	}
+// Every sample has a plan on the CPU for each dtype.
+func TestEveryDTypeHasAPlan(t *testing.T) {
 	for _, d := range coretest.Samples() {
 		for _, dtype := range coretest.ElementsOf(d) {
 			d, _ = coretest.Instantiate(d, dtype)

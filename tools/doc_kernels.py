@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import runpy
+from pathlib import Path
 
 from doc_results import Results, Row, duration, table
 
 DEVICE, DTYPE = "H100", "float32"
-KINDS = ("cumsum", "cumprod", "cummax", "logcumsumexp")
+KINDS = runpy.run_path(str(Path(__file__).parent.parent / "python/sternway/_kinds.py"))["WITH_KERNELS"]
 PROBLEM = re.compile(
     r"(?P<kind>\w+) (?P<shape>\[[\d, ]+\]) (?P<dtype>\w+) dim (?P<dim>\d) by (?P<operands>[\w, ]+): (?P<kernel>\w+),"
 )
 
 
 def selection(results: Results) -> str:
-    """Kernels by shape and kind, for aligned operands. cummin is computed like cummax."""
+    """Kernels by shape and kind, for aligned operands."""
     [golden] = results.root.glob("core/**/scan_selection.golden")
     chosen: dict[tuple[str, str], dict[str, str]] = {}
     for section in re.split(r"^# ", golden.read_text(), flags=re.MULTILINE)[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = {"sternway": "sw", "sternway.torch": "st", "sternway.torch.distributed": "std", "sternway.jax": "sj"}
 """The public modules, and the name under which the documents import each."""
 
-SCANS = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
+SCANS = list(runpy.run_path(str(ROOT / "python/sternway/_kinds.py"))["KINDS"])
 ERRORS = [
     "Error",
     "UnsupportedError",

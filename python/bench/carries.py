@@ -12,6 +12,7 @@ from typing import Any
 
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
+from .._kinds import KINDS, WITH_KERNELS
 from . import timing
 from .report import NewCsv, machine
 
@@ -20,20 +21,14 @@ SHAPES = {
     "cpu": (((256, 8192), 1), ((8192, 256), 0), ((1, 1 << 21), 1)),
 }
 """Shapes, and the dimension that is scanned."""
-KINDS = ("cumsum", "cumprod", "logcumsumexp", "cummax")
 DIRECTIONS = ("forward", "backward")
-NUMBERS = {
-    "forward": {"cumsum": 1, "cumprod": 2, "logcumsumexp": 2, "cummax": 3},
-    "backward": {"cumsum": 1, "cumprod": 2, "logcumsumexp": 2, "cummax": 2},
-}
-"""The numbers of a row's carry."""
 COLUMNS = ("kind", "direction", "shape", "dim", "dtype", "kernel", "plain_ms", "summary_ms", "scan_ms", "ratio")
 
 
 def bench_carries(device: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print microseconds of the plain scan, of the summary and of the scan with carries, and their sum over the plain scan."""
     print(f"{machine(device)}\n")
-    rows = list(itertools.product(KINDS, DIRECTIONS, SHAPES[device.partition(":")[0]], ("float32", "bfloat16")))
+    rows = list(itertools.product(WITH_KERNELS, DIRECTIONS, SHAPES[device.partition(":")[0]], ("float32", "bfloat16")))
     with new_csv(COLUMNS) as file, Progress("bench carries", len(rows), quiet=quiet) as progress:
         table = Table(progress, kind=12, direction=9, shape=13, dtype=9, plain=-9, summary=-9, scan=-9, ratio=-6)
         table.head()
@@ -71,7 +66,7 @@ def measure(
         [plan.select(descriptor(kind, shape, dtype, dim=dim, carries=carries), device) for carries in (False, True)]
         for plan, descriptor in families
     )
-    start, end = (states(NUMBERS["forward"][kind]) for _ in range(2))
+    start, end = (states(KINDS[kind].carry_size) for _ in range(2))
     scan[1].run(x=x, carry_out=end)
     if direction == "forward":
         calls = {
@@ -82,7 +77,7 @@ def measure(
     else:
         given = {"dy": dy} if kind == "cumsum" else {"dy": dy, "x": x}
         entering = {} if kind == "cumsum" else {"carry_in": end}
-        after, before = (states(NUMBERS["backward"][kind]) for _ in range(2))
+        after, before = (states(KINDS[kind].gradient_carry_size) for _ in range(2))
         backward[1].run(**given, **entering, dcarry_in=after)
         calls = {
             "plain": functools.partial(backward[0].run, **given, dx=out),

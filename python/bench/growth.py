@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text
+from .._kinds import WITH_KERNELS
 from . import timing
 from .report import NewCsv, machine
 
@@ -53,10 +54,10 @@ def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool) -> int:
 
 
 def chosen(text: str) -> Iterator[tuple[str, Case, str, str]]:
-    """Scans by x along rows and along columns, in every dtype. cummin is cummax of other numbers."""
+    """Scans by x along rows and along columns, in every dtype."""
     named = {case.name: case for case in CASES}
     for along, (dim, _) in SHAPES.items():
-        for kind in ("cumsum", "cumprod", "cummax", "logcumsumexp"):
+        for kind in WITH_KERNELS:
             for dtype in FORMATS:
                 if text in f"{kind} {along} {dtype}":
                     yield kind, named[f"{kind}, {dim}"], along, dtype

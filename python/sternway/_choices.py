@@ -1,6 +1,6 @@
 """The names that fields of descriptors take, by family and field.
 
-pybind/choices writes this file from the tables of the Go core: run ``make generate``.
+core/internal/generate writes this file from the tables of the Go core: run ``make generate``.
 """
 
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {

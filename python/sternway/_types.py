@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from ._kinds import ScanKind as ScanKind
+
 if TYPE_CHECKING:
     from numpy import dtype
 
-ScanKind = Literal["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
 Tie = Literal["last", "first"]
 Pairing = Literal["interleaved", "half"]
 Angle = Literal["float64", "float32"]

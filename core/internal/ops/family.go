@@ -6,7 +6,6 @@ package ops
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,45 +21,24 @@ import (
 // Family is a group of operations that share a descriptor type. The registered families are the
 // dispatch table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
-	Name         string // "lerp_backward": prefix of kernel symbols, and operation name in messages
-	SymbolPrefix string // prefix of kernel symbols if the kernels are those of another family; empty: Name
-	Category     string // "elementwise", "quantization", ...
-	Image        string // the kernel image that holds the family's symbols: cuda/<Image>.cu
-	Kinds        []KindRow
-	Elements     []tensor.DType // the element types of its problems; nil: Floats
-	SingleSymbol bool           // one CUDA function, named like the family, serves all kernels and element types
-	Required     []string       // descriptor fields without a default in JSON
-	Choices      []Choice       // descriptor fields that take one of some names, without kind; Python checks them, too
-	Decode       func(*json.Decoder) (Descriptor, error)
+	Name     string // "lerp_backward": the operation in messages
+	Category string // "elementwise", "quantization", ...
+	Image    string // the kernel image: cuda/<Image>.cu; empty: the kinds have several
+	Kinds    []KindRow
+	Elements []tensor.DType // the element types of its problems; nil: Floats
+	Required []string       // descriptor fields without a default in JSON
+	Choices  []Choice       // descriptor fields that take one of some names, without kind; Python checks them, too
+	Decode   Decoder
 }
+
+// Decoder reads the JSON form of a descriptor.
+type Decoder func(*json.Decoder) (Descriptor, error)
 
 // KindRow is one operation of a family.
 type KindRow struct {
-	Name         string   // "cumprod"; empty if the family is a single operation
-	Kernels      []string // variants that Select chooses from and that Preference.Kernel may name
-	Code         string   // name in kernel symbols if several kinds share kernels; empty: Name
-	SymbolPrefix string   // prefix of kernel symbols; empty: the family's
-	Image        string   // kernel image; empty: the family's
+	Name    string   // "cumprod"; empty if the family is a single operation
+	Kernels []string // variants that Select chooses from and that Preference.Kernel may name
 }
-
-// SymbolName is the name of the kind in kernel symbols.
-func (k *KindRow) SymbolName() string { return cmp.Or(k.Code, k.Name) }
-
-// Symbol is the name of a kernel in its image: family, kind, variant, dtype. Some kernels have
-// names of their own; Program.Symbols lists the names of a plan.
-func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
-	if f.SingleSymbol {
-		return f.Name
-	}
-	words := []string{cmp.Or(f.Kind(kind).SymbolPrefix, f.SymbolPrefix, f.Name), f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
-	if kind == "" {
-		words = append(words[:1], words[2:]...)
-	}
-	return strings.Join(words, "_")
-}
-
-// ImageOf is the kernel image of a kind.
-func (f *Family) ImageOf(kind string) string { return cmp.Or(f.Kind(kind).Image, f.Image) }
 
 // Op is the name of one operation in messages: "scan_backward(cumprod)", or the family's name if it
 // has one kind.

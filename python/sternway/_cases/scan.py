@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 from .._arrays import Array
+from .._kinds import KINDS, ScanKind
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
-from .._types import ScanKind
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 
@@ -252,13 +252,16 @@ ON_COLUMNS: dict[str, Any] = {
     "cuda": ((8192, 8192), (1 << 20, 2)),
 }
 
-READS = {"cumsum": ("dy",)}
-KINDS: tuple[ScanKind, ...] = get_args(ScanKind)
+
+def read(kind: ScanKind) -> tuple[str, ...]:
+    """The operands of the gradient, by x where there are indices as well."""
+    return ("dy", *KINDS[kind].operands[:1])
+
 
 CASES = (
-    *(case(kind, "dim -1", ROWS, READS.get(kind, ("dy", "x")), **ON_ROWS) for kind in KINDS),
-    *(case(kind, "dim 0", COLUMNS, READS.get(kind, ("dy", "x")), **ON_COLUMNS) for kind in KINDS),
-    *(case(kind, "dim 1", 1, READS.get(kind, ("dy", "x")), cuda=((4096, 128, 128),)) for kind in KINDS),
+    *(case(kind, "dim -1", ROWS, read(kind), **ON_ROWS) for kind in KINDS),
+    *(case(kind, "dim 0", COLUMNS, read(kind), **ON_COLUMNS) for kind in KINDS),
+    *(case(kind, "dim 1", 1, read(kind), cuda=((4096, 128, 128),)) for kind in KINDS),
     *(
         case(kind, f"dim {dim}, far", dim, ("dy", "x"), make=far, cuda=((8192, 8192),))
         for kind in ("cumprod", "logcumsumexp")

@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .. import errors
+from .._kinds import EXTREMA
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
 from .._types import Tie
@@ -106,7 +107,7 @@ def _second(scan: _Scan, operands: tuple[Array, Array | None], ddx: Array) -> tu
     if x is None:
         return _forward(scan, ddx), None
     axis = scan.axis + x.ndim
-    if scan.kind in ("cummax", "cummin"):
+    if scan.kind in EXTREMA:
         return jnp.take_along_axis(ddx, _with_indices(scan, x)[1], axis), jnp.zeros_like(x)
 
     def definition(dy: Array, x: Array) -> Array:

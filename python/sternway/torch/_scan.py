@@ -9,13 +9,14 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor
 
+from .._kinds import EXTREMA
 from ..errors import make
 from ._autograd.calls import FLOATS, flag, require_tensors
 from ._autograd.dispatch import named
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.scan import ask, call, dim_of, eager
-from ._autograd.scan_gradient import FORWARDS, PAIRS, torch_forward
+from ._autograd.scan_gradient import FORWARDS, torch_forward
 from ._signatures import Pair, Scan, ScanWithDType
 
 R = TypeVar("R", bound=tuple[Tensor, Tensor])
@@ -28,7 +29,7 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     where = dim_of(x, dim)
     if x.dtype not in FLOATS or where is None or is_jit_tracing():
         y = torch_forward(x, kind, dim, reverse)  # or torch's own error
-        return getattr(torch.return_types, kind)(y) if kind in PAIRS else y
+        return getattr(torch.return_types, kind)(y) if kind in EXTREMA else y
     done = eager(x, kind, where, reverse)  # with dim as an int
     if done is not None:
         return done

@@ -34,7 +34,7 @@ type EmbeddingBackward struct {
 
 // The kernels are those of embedding bags: an image of its own would hold the same code again.
 var embedding = ops.Register(&ops.Family{
-	Name: "embedding_backward", SymbolPrefix: embeddingBag.Name, Category: embeddingBag.Category, Image: embeddingBag.Image, Kinds: embeddingBag.Kinds,
+	Name: "embedding_backward", Category: embeddingBag.Category, Image: embeddingBag.Image, Kinds: embeddingBag.Kinds,
 	Required: []string{"num_embeddings", "embedding_dim", "num_indices", "dtype"},
 	Choices:  []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("index_dtype", indexDTypes)}, Decode: ops.DecodeAs[EmbeddingBackward],
 })

@@ -31,7 +31,7 @@ type UniqueRows struct {
 var indexDTypes = []tensor.DType{tensor.Int32, tensor.Int64}
 
 var uniqueRows = ops.Register(&ops.Family{
-	Name: "unique_rows", Category: "embedding", Image: "unique_rows", Elements: indexDTypes, SingleSymbol: true,
+	Name: "unique_rows", Category: "embedding", Image: "unique_rows", Elements: indexDTypes,
 	Kinds:    []ops.KindRow{{Kernels: []string{"single", "marked"}}},
 	Required: []string{"num_rows", "total"}, Choices: []ops.Choice{ops.DTypes("index_dtype", indexDTypes)}, Decode: ops.DecodeAs[UniqueRows],
 })

@@ -30,7 +30,7 @@ const (
 
 // Symbols implements ops.Program.
 func (u *UniqueProgram) Symbols() []launch.Symbol {
-	return []launch.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Symbol("", u.Kernel(), u.D.IndexDType)}}
+	return []launch.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Name}}
 }
 
 // uniqueLayout is the layout of the workspace: the number of words, and the offsets in bytes of the

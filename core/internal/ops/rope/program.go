@@ -43,7 +43,7 @@ func (p *Program) Workspace() int64 { return 0 }
 // Symbols implements ops.Program.
 func (p *Program) Symbols() (list []launch.Symbol) {
 	for _, kernel := range []string{"", "_tables", "_tokens"} {
-		list = append(list, launch.Symbol{Image: p.family.Image, Name: p.family.Symbol("", p.Pairing+kernel, p.DType)})
+		list = append(list, launch.Symbol{Image: p.family.Image, Name: backward.Name + "_" + p.Pairing + kernel + "_" + p.DType.Suffix()})
 	}
 	return list
 }

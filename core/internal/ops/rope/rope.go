@@ -63,7 +63,7 @@ var (
 		Decode:   ops.DecodeAs[RopeBackward],
 	})
 	forward = ops.Register(&ops.Family{
-		Name: "rope", SymbolPrefix: backward.Name, Category: backward.Category, Image: backward.Image,
+		Name: "rope", Category: backward.Category, Image: backward.Image,
 		Kinds: backward.Kinds, Required: backward.Required, Choices: backward.Choices, Decode: ops.DecodeAs[Rope],
 	})
 )

@@ -21,30 +21,7 @@ import (
 // Reverse, before which it ends.
 //
 // The carry of a gradient is the map from the derivative by the carry that leaves a chunk to the
-// one by the carry that enters it. Its numbers are those of the device that wrote them: one of
-// cumsum, four of cumprod with float64, two of the others.
-
-// carrySize is the number of numbers of a row's carry.
-func carrySize(kind string) int64 {
-	switch kind {
-	case "cumsum":
-		return 1
-	case "cummax", "cummin":
-		return 3
-	}
-	return 2
-}
-
-// gradientCarrySize is the number of numbers of a row's carry in a gradient.
-func gradientCarrySize(kind string, dtype tensor.DType) int64 {
-	switch {
-	case kind == "cumsum":
-		return 1
-	case kind == "cumprod" && dtype == tensor.Float64:
-		return 4
-	}
-	return 2
-}
+// one by the carry that enters it. Its numbers are those of the device that wrote them.
 
 // carryOperand describes a carry: `size` numbers for each row. An input may be several carries, of
 // adjacent chunks in scan order, which are combined.
@@ -83,7 +60,7 @@ func (d *ScanBackward) checkBackward(op string, args []tensor.Tensor) *errs.Erro
 	if !args[operand.Dx].Given() && !args[operand.DCarryIn].Given() {
 		return errs.New(errs.InvalidProblem, op, "dx", "given", "nothing", "")
 	}
-	if args[operand.CarryIn].Given() && !kinds[d.Kind].x {
+	if args[operand.CarryIn].Given() && !kinds[d.Kind].ReadsX {
 		return errs.New(errs.InvalidProblem, op, "carry_in", "left out", "an operand", "the gradient needs dy alone")
 	}
 	if d.Carries && args[operand.Indices].Given() {

@@ -74,7 +74,7 @@ func requireConfig(t *testing.T, p *gpu.Problem, kernel string, workspace int64)
 	case gpu.ColumnCluster:
 		requireColumnCluster(t, p, c)
 	case gpu.ColumnTiled:
-		require.GreaterOrEqual(t, c.Splits*c.TilesPerSplit*c.ThreadsDown*gpu.ColumnItems(p).Rows, p.Length, "a column in its tiles")
+		require.GreaterOrEqual(t, c.Splits*c.TilesPerSplit*c.ThreadsDown*p.Kind.ColumnTiledRows.Of(p), p.Length, "a column in its tiles")
 		require.GreaterOrEqual(t, c.Segments*c.PanelColumns, p.Rows)
 		if c.ThreadsAcross*c.ThreadsDown > 32 {
 			require.GreaterOrEqual(t, c.Block, c.PanelColumns, "one thread owns the carry of each column")
@@ -90,7 +90,7 @@ func requirePipelined(t *testing.T, p *gpu.Problem, c gpu.Config, workspace int6
 	require.True(t, gpu.FitToDevice(p, &c))
 	static, maxSplits := int64(gpu.ColumnPipelinedSmem), int64(0)
 	if c.Kernel == gpu.RowPipelined {
-		static, maxSplits = gpu.LimitsOfRowPipelined(p).SmemBytes, gpu.LimitsOfRowPipelined(p).MaxSplits
+		static, maxSplits = p.Kind.RowPipelinedSmem.Of(p), p.Kind.MaxCooperativeSplits.Of(p)
 	}
 	require.LessOrEqual(t, c.CTAsPerSM*(int64(c.SmemBytes)+static), int64(227<<10))
 	if !c.Cooperative {
@@ -141,7 +141,7 @@ func requireColumnCluster(t *testing.T, p *gpu.Problem, c gpu.Config) {
 	require.True(t, gpu.FitToDevice(p, &c))
 	require.Zero(t, c.Grid%c.Splits, "CTAs keep their place in panels")
 	fallback := gpu.Fallback(p, &c)
-	require.Equal(t, c.PanelColumns, fallback.ThreadsAcross*gpu.ColumnItems(p).Columns, "the fallback pass has the panels of the fast path")
+	require.Equal(t, c.PanelColumns, fallback.ThreadsAcross*p.Kind.ColumnTiledColumns.Of(p), "the fallback pass has the panels of the fast path")
 }
 
 // A general kernel, which leaves no record flags, is selected where a pipelined one needs more

@@ -42,22 +42,22 @@ func (d Scan) Problem() (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	hasIndices := kinds[d.Kind].indices
+	kind := kinds[d.Kind]
 	shapes := [][]int64{d.Shape}
 	n, _ := tensor.Product(d.Shape)
 	p := &ops.Problem{Family: ForwardFamily, Kind: d.Kind, Element: d.DType, Operands: []ops.Operand{
 		{Name: "x", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
-		carryOperand("carry_in", false, d.Shape, onHost.Dim, carrySize(d.Kind)),
+		carryOperand("carry_in", false, d.Shape, onHost.Dim, kind.CarrySize),
 		{Name: "y", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like x", Shapes: shapes},
 		{Name: "indices", Out: true, Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
-		carryOperand("carry_out", true, d.Shape, onHost.Dim, carrySize(d.Kind)),
+		carryOperand("carry_out", true, d.Shape, onHost.Dim, kind.CarrySize),
 	}}
 	p.Traffic = 2 * n * d.DType.Size()
-	if hasIndices {
+	if kind.ReadsIndices {
 		p.Traffic += n * tensor.Int64.Size()
 	}
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
-		if args[operand.ForwardIndices].Given() && !hasIndices {
+		if args[operand.ForwardIndices].Given() && !kind.ReadsIndices {
 			return errs.New(errs.InvalidProblem, onHost.Op, "indices", "left out", "an operand", "only cummax and cummin have indices")
 		}
 		return d.checkForward(onHost.Op, args)

@@ -7,49 +7,66 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// Kind is a scan with its gradient. Kinds has all that differs between them.
+type Kind struct {
+	Name                 string
+	ReadsX, ReadsIndices bool  // operands of the gradient beside dy; both: exactly one of them
+	CarrySize            int64 // numbers of a row's carry (carry.go)
+	// Numbers of a row's carry in the gradient.
+	GradientCarrySize, GradientCarrySizeFloat64 int64
+	IsMinimum                                   bool // cummin has the kernels of cummax
+
+	recurrence        *host.Recurrence
+	backward, forward *gpu.Kind // of the gradient by x, and of the scan without indices
+}
+
+// Kinds are the scans. The Python package has the exported fields in _kinds.py.
+var Kinds = []*Kind{
+	{Name: "cumsum", CarrySize: 1, GradientCarrySize: 1, GradientCarrySizeFloat64: 1,
+		recurrence: &host.Sums, backward: gpu.Cumsum, forward: gpu.Cumsum},
+	{Name: "cumprod", ReadsX: true, CarrySize: 2, GradientCarrySize: 2, GradientCarrySizeFloat64: 4,
+		recurrence: &host.Products, backward: gpu.Cumprod, forward: gpu.ForwardCumprod},
+	{Name: "cummax", ReadsX: true, ReadsIndices: true, CarrySize: 3, GradientCarrySize: 2, GradientCarrySizeFloat64: 2,
+		recurrence: &host.Maxima, backward: gpu.Cumextremum, forward: gpu.ForwardCumextremum},
+	{Name: "cummin", ReadsX: true, ReadsIndices: true, CarrySize: 3, GradientCarrySize: 2, GradientCarrySizeFloat64: 2,
+		IsMinimum: true, recurrence: &host.Minima, backward: gpu.Cumextremum, forward: gpu.ForwardCumextremum},
+	{Name: "logcumsumexp", ReadsX: true, CarrySize: 2, GradientCarrySize: 2, GradientCarrySizeFloat64: 2,
+		recurrence: &host.LogSums, backward: gpu.Logcumsumexp, forward: gpu.ForwardLogcumsumexp},
+}
+
+// kinds are the Kinds by name.
+var kinds = func() map[string]*Kind {
+	byName := map[string]*Kind{}
+	for _, kind := range Kinds {
+		byName[kind.Name] = kind
+	}
+	return byName
+}()
+
+// gradientCarrySize is the number of numbers of a row's carry in the gradient.
+func (k *Kind) gradientCarrySize(dtype tensor.DType) int64 {
+	if dtype == tensor.Float64 {
+		return k.GradientCarrySizeFloat64
+	}
+	return k.GradientCarrySize
+}
+
 // ties are the rules for equal values.
 var ties = []string{"last", "first"}
 
-var choices = []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.Words("tie", ties...)}
+// Families of the gradients of scans, and of the scans themselves.
+var (
+	BackwardFamily = register("scan_backward", ops.DecodeAs[ScanBackward], func(k *Kind) *gpu.Kind { return k.backward })
+	ForwardFamily  = register("scan", ops.DecodeAs[Scan], func(k *Kind) *gpu.Kind { return k.forward })
+)
 
-// BackwardFamily is the table of the gradients of scans and their kernels. On the CPU, the kernel
-// names gpu.RowResident and gpu.ColumnTiled say only whether the scanned dimension is innermost.
-var BackwardFamily = ops.Register(&ops.Family{
-	Name: "scan_backward", Category: "scan", Image: "scan",
-	Kinds: []ops.KindRow{
-		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels()},
-		{Name: "cumprod", Kernels: gpu.Cumprod.Kernels(), Image: "scan_cumprod"},
-		{Name: "cummax", Kernels: gpu.Cumextremum.Kernels(), Code: "cumextremum"},
-		{Name: "cummin", Kernels: gpu.Cumextremum.Kernels(), Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: gpu.Logcumsumexp.Kernels(), Image: "scan_logcumsumexp"},
-	},
-	Required: []string{"shape", "dtype"}, Choices: choices, Decode: ops.DecodeAs[ScanBackward],
-})
-
-// ForwardFamily is the table of the scans themselves. Cumsum has no kernels of its own: the
-// gradient of a cumsum is a cumsum in the other direction.
-var ForwardFamily = ops.Register(&ops.Family{
-	Name: "scan", Category: "scan", Image: "scan_forward",
-	Kinds: []ops.KindRow{
-		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels(), SymbolPrefix: BackwardFamily.Name, Image: BackwardFamily.Image},
-		{Name: "cumprod", Kernels: gpu.ForwardCumprod.Kernels()},
-		{Name: "cummax", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
-		{Name: "cummin", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: gpu.ForwardLogcumsumexp.Kernels()},
-	},
-	Required: []string{"shape", "dtype"}, Choices: choices, Decode: ops.DecodeAs[Scan],
-})
-
-// kinds are the operands of each kind, its kernels, and its recurrence on the CPU.
-var kinds = map[string]struct {
-	x, indices        bool     // operands that the gradient may have; both: exactly one of them
-	backward, forward gpu.Kind // of the gradient by x, and of the scan without indices
-	isMinimum         bool
-	recurrence        *host.Recurrence
-}{
-	"cumsum":       {backward: gpu.Cumsum, forward: gpu.Cumsum, recurrence: &host.Sums},
-	"cumprod":      {x: true, backward: gpu.Cumprod, forward: gpu.ForwardCumprod, recurrence: &host.Products},
-	"cummax":       {x: true, indices: true, backward: gpu.Cumextremum, forward: gpu.ForwardCumextremum, recurrence: &host.Maxima},
-	"cummin":       {x: true, indices: true, backward: gpu.Cumextremum, forward: gpu.ForwardCumextremum, isMinimum: true, recurrence: &host.Minima},
-	"logcumsumexp": {x: true, backward: gpu.Logcumsumexp, forward: gpu.ForwardLogcumsumexp, recurrence: &host.LogSums},
+func register(name string, decode ops.Decoder, kernelsOf func(k *Kind) *gpu.Kind) *ops.Family {
+	family := &ops.Family{
+		Name: name, Category: "scan", Required: []string{"shape", "dtype"}, Decode: decode,
+		Choices: []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.Words("tie", ties...)},
+	}
+	for _, kind := range Kinds {
+		family.Kinds = append(family.Kinds, ops.KindRow{Name: kind.Name, Kernels: kernelsOf(kind).Kernels()})
+	}
+	return ops.Register(family)
 }

@@ -61,7 +61,7 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 	kind := kinds[p.Kind]
 	scan := &gpu.Scan{
 		ByX:   problemOf(kind.backward, p, s, numSMs, preference),
-		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.isMinimum,
+		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum,
 	}
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
 		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
@@ -70,7 +70,7 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.CarryKernels, asked) {
 			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.CarryKernels)+" with carries", fmt.Sprintf("%q", asked), "")
 		}
-		if scan.IsForward && kind.indices { // a carry has the index
+		if scan.IsForward && kind.ReadsIndices { // a carry has the index
 			scan.ByX.Kind = gpu.ForwardIndices
 		}
 	}
@@ -87,7 +87,7 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 }
 
 // problemOf is a problem as kernel selection sees it.
-func problemOf(kind gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) gpu.Problem {
+func problemOf(kind *gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) gpu.Problem {
 	inner, _ := tensor.Product(innerExtents(s))
 	rows := s.Rows()
 	if s.Carries { // an empty chunk has rows
@@ -123,10 +123,10 @@ func (s *Program) selectStatic() {
 	}
 	s.spares = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
 	byIndices := *p
-	if byIndices.Kind = s.indexKind(); kinds[s.kind].indices {
+	if byIndices.Kind = s.indexKind(); kinds[s.kind].ReadsIndices {
 		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&byIndices, others))
 	}
-	if s.gpu.IsForward && kinds[s.kind].indices {
+	if s.gpu.IsForward && kinds[s.kind].ReadsIndices {
 		s.spares = s.spares && gpu.ContiguousWorkspaceBytes(&byIndices) == 0
 	}
 	p.Workspace, byIndices.Workspace = s.workspace, s.workspace
@@ -134,7 +134,7 @@ func (s *Program) selectStatic() {
 }
 
 // indexKind is the kind of runs with indices.
-func (s *Program) indexKind() gpu.Kind {
+func (s *Program) indexKind() *gpu.Kind {
 	if s.gpu.IsForward {
 		return gpu.ForwardIndices
 	}
@@ -149,7 +149,7 @@ func (s *Program) Workspace() int64 { return s.workspace }
 
 // WorkspaceOperand is the indices if runs by x need no workspace, and -1 otherwise.
 func (s *Program) WorkspaceOperand() int {
-	if s.gpu != nil && !s.gpu.IsForward && kinds[s.kind].indices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX) {
+	if s.gpu != nil && !s.gpu.IsForward && kinds[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX) {
 		return operand.Indices
 	}
 	return -1
@@ -196,29 +196,27 @@ const carryImage = "scan_carry"
 // Symbols are the kernels of the kind, then its kernels with indices, its record passes, and the
 // kernel that clears workspace. The program is one for a GPU.
 func (s *Program) Symbols() (list []launch.Symbol) {
-	image := s.family.ImageOf(s.kind)
-	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }
-	if s.gpu.ByX.Carries {
-		image = carryImage
-		for _, kernel := range gpu.CarryKernels {
-			add(s.family.Symbol(s.kind, "carry_"+kernel, s.element))
+	add := func(image, prefix string, kernels []string) {
+		for _, kernel := range kernels {
+			list = append(list, launch.Symbol{Image: image, Name: prefix + kernel + "_" + s.element.Suffix()})
 		}
+	}
+	kind := kinds[s.kind].backward
+	if s.gpu.IsForward {
+		kind = kinds[s.kind].forward
+	}
+	if s.gpu.ByX.Carries {
+		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
 		return list
 	}
-	for _, kernel := range s.gpu.ByX.Kind.Kernels() {
-		add(s.family.Symbol(s.kind, kernel, s.element))
-	}
-	if kinds[s.kind].indices {
-		for _, kernel := range s.indexKind().Kernels() {
-			add(s.family.Name + "_indices_" + kernel + "_" + s.element.Suffix())
-		}
+	add(kind.Image, kind.SymbolPrefix+"_", kind.Kernels())
+	if kinds[s.kind].ReadsIndices {
+		add(kind.Image, s.indexKind().SymbolPrefix+"_", s.indexKind().Kernels())
 		if !s.gpu.IsForward {
-			for _, kernel := range gpu.RecordKernels {
-				add(s.family.Symbol(s.kind, "records_"+kernel, s.element))
-			}
+			add(kind.Image, kind.SymbolPrefix+"_records_", gpu.RecordKernels)
 		}
 	}
-	return append(list, launch.Symbol{Image: BackwardFamily.Image, Name: "scan_clear"})
+	return append(list, launch.Symbol{Image: gpu.Cumsum.Image, Name: "scan_clear"})
 }
 
 // Host computes the outputs on the CPU.

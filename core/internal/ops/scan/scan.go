@@ -58,27 +58,27 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		{Name: "dy", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
 		{Name: "x", Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
 		{Name: "indices", Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
-		carryOperand("carry_in", false, d.Shape, onHost.Dim, carrySize(d.Kind)),
-		carryOperand("dcarry_out", false, d.Shape, onHost.Dim, gradientCarrySize(d.Kind, d.DType)),
+		carryOperand("carry_in", false, d.Shape, onHost.Dim, kind.CarrySize),
+		carryOperand("dcarry_out", false, d.Shape, onHost.Dim, kind.gradientCarrySize(d.DType)),
 		{Name: "dx", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
-		carryOperand("dcarry_in", true, d.Shape, onHost.Dim, gradientCarrySize(d.Kind, d.DType)),
+		carryOperand("dcarry_in", true, d.Shape, onHost.Dim, kind.gradientCarrySize(d.DType)),
 	}
 	n, _ := tensor.Product(d.Shape)
 	traffic := 2 * n * d.DType.Size()
-	if kind.x {
+	if kind.ReadsX {
 		traffic += n * d.DType.Size()
 	}
 	p := &ops.Problem{Family: BackwardFamily, Kind: d.Kind, Element: d.DType, Operands: operands, Traffic: traffic}
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		x, indices := args[operand.X].Given(), args[operand.Indices].Given()
 		switch {
-		case x && !kind.x:
+		case x && !kind.ReadsX:
 			return errs.New(errs.InvalidProblem, op, "x", "left out", "an operand", "the gradient needs dy alone")
-		case indices && !kind.indices:
+		case indices && !kind.ReadsIndices:
 			return errs.New(errs.InvalidProblem, op, "indices", "left out", "an operand", "only cummax and cummin have indices")
-		case kind.indices && x == indices:
+		case kind.ReadsIndices && x == indices:
 			return errs.New(errs.InvalidProblem, op, "x or indices", "given, one of the two", map[bool]string{true: "both", false: "nothing"}[x], "")
-		case kind.x && !kind.indices && !x:
+		case kind.ReadsX && !kind.ReadsIndices && !x:
 			return errs.New(errs.InvalidProblem, op, "x", "given", "nothing", "")
 		}
 		return d.checkBackward(op, args)

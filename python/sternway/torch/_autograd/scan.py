@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name
+from ..._kinds import EXTREMA
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
 from ...errors import Error
@@ -41,7 +42,7 @@ from .constants import constant
 from .dispatch import Sentence, device_to_ask, reach_plans, require, require_strided, run_operator, sentence
 from .eager import bare_apply, is_eager, is_final
 from .operators import each, exporting, is_distributed, traceable, way
-from .scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
+from .scan_gradient import FORWARDS, GRADIENT, run_backward, torch_forward
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
@@ -96,7 +97,7 @@ def _forward_of(
     if own:
         try:
             plan = forward_scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
-            return functools.partial(_by_plan, plan, kind in PAIRS)
+            return functools.partial(_by_plan, plan, kind in EXTREMA)
         except Error:
             pass
     if not reverse:
@@ -130,7 +131,7 @@ def _autocast_dtype(kind: str, dtype: torch.dtype, device: str, _to: torch.dtype
 
     with FakeTensorMode():
         y = FORWARDS[kind](torch.empty(1, dtype=dtype, device=device), 0)
-    return (y[0] if kind in PAIRS else y).dtype  # type: ignore[no-any-return]
+    return (y[0] if kind in EXTREMA else y).dtype  # type: ignore[no-any-return]
 
 
 def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
@@ -149,10 +150,10 @@ def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True
     if steps is None:
         return None
     y = _apply(x, steps) if x.requires_grad else steps.forward(x, dim)
-    return _NAMED[kind](y) if kind in PAIRS else y
+    return _NAMED[kind](y) if kind in EXTREMA else y
 
 
-_NAMED = {kind: getattr(torch.return_types, kind) for kind in PAIRS}
+_NAMED = {kind: getattr(torch.return_types, kind) for kind in EXTREMA}
 
 
 def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) -> None:
@@ -165,7 +166,7 @@ def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) 
         strides = None if plan and x.is_contiguous() else strides_like(x)  # a traced x, without a plan, has no known layout
     else:
         ctx.save_for_backward(x)
-        if kind in PAIRS:
+        if kind in EXTREMA:
             ctx.mark_non_differentiable(y[1])
     ctx.kept = how, strides, plan
     ctx.set_materialize_grads(False)
@@ -200,7 +201,7 @@ class _ScanEager(torch.autograd.Function):
         how, forward, plan = steps
         y = forward(x, how[1])
         _save(ctx, x, how, plan, y)
-        return tuple(y) if how[0] in PAIRS else y
+        return tuple(y) if how[0] in EXTREMA else y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
@@ -218,7 +219,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, dim: int, kind: str, reverse: bool) -> Any:
         y = torch_forward(x, kind, dim, reverse)
-        return tuple(y) if kind in PAIRS else y
+        return tuple(y) if kind in EXTREMA else y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -237,13 +238,13 @@ _scan = traceable(_Scan)
 def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
     """The forward as an operator that has its gradient, for the operator route. The indices of other kinds are empty."""
     y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
-    return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
+    return tuple(y) if kind in EXTREMA else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
 
 @_exported.register_fake
 def _(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
     y = torch_forward(x, kind, dim, reverse)
-    return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
+    return tuple(y) if kind in EXTREMA else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
 
 @_exported.register_vmap
@@ -277,7 +278,7 @@ def call(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
             return y
     if exporting() or is_distributed(x):
         y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
-        y = y if kind in PAIRS else y[0]
+        y = y if kind in EXTREMA else y[0]
     else:
         y = _scan(x, dim, kind, reverse)
-    return _NAMED[kind](y) if kind in PAIRS else y
+    return _NAMED[kind](y) if kind in EXTREMA else y

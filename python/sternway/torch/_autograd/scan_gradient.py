@@ -9,18 +9,12 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_of
+from ..._kinds import EXTREMA, KINDS
 from ..._scan import scan_plan
 from .calls import materialized
 from .operators import MAX_RANK, apply, by_formula, differentiable, each, in_front
 
-FORWARDS: dict[str, Callable[..., Any]] = {
-    "cumsum": torch.cumsum,
-    "cumprod": torch.cumprod,
-    "cummax": torch.cummax,
-    "cummin": torch.cummin,
-    "logcumsumexp": torch.logcumsumexp,
-}
-PAIRS = ("cummax", "cummin")  # values and indices
+FORWARDS: dict[str, Callable[..., Any]] = {kind: getattr(torch, kind) for kind in KINDS}
 
 
 def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:
@@ -28,7 +22,7 @@ def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) 
     if not reverse or x.dim() == 0:
         return FORWARDS[kind](x, dim, **others)
     y = FORWARDS[kind](x.flip(dim), dim, **others)
-    if kind not in PAIRS:
+    if kind not in EXTREMA:
         return y.flip(dim)
     return y[0].flip(dim), x.size(dim) - 1 - y[1].flip(dim)
 
@@ -72,7 +66,7 @@ def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -
 
     def values(x: Tensor) -> Tensor:
         y = torch_forward(x, kind, dim, reverse)
-        return y[0] if kind in PAIRS else y  # type: ignore[no-any-return]
+        return y[0] if kind in EXTREMA else y  # type: ignore[no-any-return]
 
     return torch.func.vjp(values, x)[1](dy)[0]  # type: ignore[no-any-return]
 

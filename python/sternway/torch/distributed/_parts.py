@@ -15,18 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..._arrays import device_name
+from ..._kinds import EXTREMA, KINDS
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
 from .._autograd.calls import materialized
-from .._autograd.scan_gradient import PAIRS
 from ._exchange import all_gather
 from ._whole import whole_gradient
 
 EXTREMUM_SENT = 2
 """Of the three numbers of a carry of cummax and cummin, the boundary is known to every rank and not sent."""
-
-NUMBERS = {"cumsum": 1, "cumprod": 2, "logcumsumexp": 2, "cummax": 3, "cummin": 3}
-"""The numbers of a row's carry."""
 
 
 class Part(NamedTuple):
@@ -77,7 +74,7 @@ def _run(plan: Any, **operands: Tensor | None) -> None:
 
 def summary(x: Tensor, part: Part) -> Tensor:
     """The state of this rank's part, [..., numbers]. Indices of cummax and cummin count from the beginning of the part."""
-    state = _empty_state(x, part.dim, NUMBERS[part.kind])
+    state = _empty_state(x, part.dim, KINDS[part.kind].carry_size)
     _run(part.forward, x=materialized(x.detach()), carry_out=state)
     return state[..., :EXTREMUM_SENT]
 
@@ -85,7 +82,7 @@ def summary(x: Tensor, part: Part) -> Tensor:
 def _carry_in(state: Tensor, part: Part) -> Tensor:
     """The states of the parts before this one, [parts, ..., numbers], from the state of each rank."""
     states = all_gather(state, part.group)
-    if part.kind not in PAIRS:
+    if part.kind not in EXTREMA:
         return part.before(states)
     starts = [0, *itertools.accumulate(part.lengths)]
     states[..., 1] += _offsets(tuple(starts[:-1]), state.dim(), state.device)
@@ -111,7 +108,7 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, state: Tensor, part: Part) -> Any:
         source, carry = materialized(x.detach()), _carry_in(state, part)
         outputs = {"y": torch.empty_like(x, memory_format=torch.contiguous_format)}
-        if part.kind in PAIRS:
+        if part.kind in EXTREMA:
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
         _run(part.forward, x=source, carry_in=carry, **outputs)
         ctx.part = part
@@ -119,7 +116,7 @@ class _Scan(torch.autograd.Function):
             ctx.save_for_backward(None, None)
         else:
             ctx.save_for_backward(x, carry)
-        if part.kind not in PAIRS:
+        if part.kind not in EXTREMA:
             return outputs["y"]
         ctx.mark_non_differentiable(outputs["indices"])
         return tuple(outputs.values())
@@ -146,4 +143,4 @@ class _Scan(torch.autograd.Function):
 def scan_part(x: Tensor, state: Tensor, part: Part) -> Any:
     """This rank's part of the scan, with torch's return type. state: that of this part (:func:`summary`)."""
     y = _Scan.apply(x, state, part)
-    return getattr(torch.return_types, part.kind)(y) if part.kind in PAIRS else y
+    return getattr(torch.return_types, part.kind)(y) if part.kind in EXTREMA else y

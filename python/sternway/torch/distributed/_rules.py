@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from .._autograd.scan_gradient import PAIRS
+from ..._kinds import EXTREMA
 
 Placements = list[Placement | None]
 Rule = tuple[Placements, Placements]
@@ -62,7 +62,7 @@ def is_floating(x: Any) -> bool:
 
 def scan(x: Any, dim: int, kind: str, reverse: bool) -> Rules:
     """Every dimension but the scanned one. The second output is the indices."""
-    has_indices = kind in PAIRS
+    has_indices = kind in EXTREMA
     rules = [whole(2, x)]
     rules += [rule([Shard(d), made(has_indices, Shard(d))], Shard(d)) for d in others(x.ndim, dim)]
     return [*rules, linear((True, False), x)] if kind == "cumsum" else rules

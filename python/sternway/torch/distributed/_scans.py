@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from ..._kinds import EXTREMA
 from ...errors import Error, make, renamed
 from .._autograd.calls import FLOATS, flag, integer
-from .._autograd.scan_gradient import PAIRS
 from ._exchange import gathered
 from ._parts import part_of, scan_part, summary
 
@@ -90,7 +90,7 @@ def _scan_shards(x: DTensor, kind: str, dim: int, reverse: bool, along: int) -> 
     def whole(part: Tensor) -> DTensor:
         return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=strides)
 
-    return type(y)(map(whole, y)) if kind in PAIRS else whole(y)
+    return type(y)(map(whole, y)) if kind in EXTREMA else whole(y)
 
 
 def _shown(rows: tuple[int, ...], dtype: str, device: str, dim: int, reverse: bool) -> str:

@@ -48,7 +48,7 @@ func (r *run) pack(c *Config, flags, status int64) {
 	put(c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow, c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown, c.Stages, c.StatusOffset+status)
 	put(flags, c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c))
 	hasStates := c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c)
-	hasFlags := p.Kind.isByIndices() || c.NeedsFallback
+	hasFlags := p.Kind.readsIndices || c.NeedsFallback
 	for _, isUsed := range [...]bool{hasStates, hasFlags} { // the members workspace and reject_flags
 		if isUsed {
 			q.Address(launch.WorkspaceOperand, r.workspace)

@@ -17,7 +17,7 @@ func configureColumnCluster(p *Problem, columns int64) Config {
 	c := Config{Kernel: ColumnCluster, TilesPerSplit: 1, PanelColumns: LineBytes / p.ElementSize}
 	c.Segments = num.CeilDiv(columns, c.PanelColumns) * (p.Rows / columns)
 	c.distribute(max(1, num.CeilDiv(p.Length, warpThreads)), num.Pow2(num.CeilDiv(p.Length, ColumnClusterThreads)), warpThreads)
-	c.SmemBytes = uint32(c.Block / warpThreads * columnClusterLines.of(p) * LineBytes)
+	c.SmemBytes = uint32(c.Block / warpThreads * p.Kind.columnClusterLines.Of(p) * LineBytes)
 	c.reserveFlags(p, c.Segments)
 	return c
 }

@@ -32,10 +32,9 @@ func fallbackRow(p *Problem, f *Config) (ctas int64) {
 
 // fallbackColumnPipelined recomputes panels by column_tiled.
 func fallbackColumnPipelined(p *Problem, f *Config) (ctas int64) {
-	items := columnTiledItems.of(p)
-	f.Block, f.ThreadsAcross = ColumnThreads, f.PanelColumns/items.Columns
+	f.Block, f.ThreadsAcross = ColumnThreads, f.PanelColumns/p.Kind.ColumnTiledColumns.Of(p)
 	f.ThreadsDown = f.Block / f.ThreadsAcross
-	f.TilesPerSplit = num.CeilDiv(p.Length, items.Rows*f.ThreadsDown)
+	f.TilesPerSplit = num.CeilDiv(p.Length, p.Kind.ColumnTiledRows.Of(p)*f.ThreadsDown)
 	f.SmemBytes = columnTiledSmem(p, f.Block)
 	return fillCTAsPerSM * p.Device.NumSMs
 }

@@ -6,7 +6,7 @@ import "github.com/sternway/sternway/core/internal/num"
 // row_tiled and column_tiled any length.
 
 func supportsLengthRowPacked(p *Problem) bool {
-	return p.Length <= warpThreads*rowPackedVectors.of(p)*p.Vector()
+	return p.Length <= warpThreads*p.Kind.RowPackedVectors.Of(p)*p.Vector()
 }
 
 func supportsLengthRowResident(p *Problem) bool {
@@ -14,13 +14,10 @@ func supportsLengthRowResident(p *Problem) bool {
 }
 
 // RowItems is the number of elements of a thread of row_resident.
-func RowItems(p *Problem) int64 { return rowResidentVectors.of(p) * p.Vector() }
+func RowItems(p *Problem) int64 { return p.Kind.RowResidentVectors.Of(p) * p.Vector() }
 
 // TiledItems is the number of elements of a thread in a tile of row_tiled.
-func TiledItems(p *Problem) int64 { return rowTiledVectors.of(p) * p.Vector() }
-
-// ColumnItems is the tile of a thread of column_tiled.
-func ColumnItems(p *Problem) ThreadTile { return columnTiledItems.of(p) }
+func TiledItems(p *Problem) int64 { return p.Kind.RowTiledVectors.Of(p) * p.Vector() }
 
 // tilesPerRow is the number of tiles of a row in row_tiled.
 func tilesPerRow(p *Problem) int64 {
@@ -65,19 +62,20 @@ func configureRowTiled(p *Problem, _ int64) Config {
 // configureColumnTiled makes panels as wide as a warp, and narrower if there are too few of them to
 // occupy the device.
 func configureColumnTiled(p *Problem, columns int64) Config {
-	c, n, items := unsplit(p, ColumnTiled), max(1, p.Length), columnTiledItems.of(p)
+	c, n := unsplit(p, ColumnTiled), max(1, p.Length)
+	columnsOfThread, rowsOfThread := p.Kind.ColumnTiledColumns.Of(p), p.Kind.ColumnTiledRows.Of(p)
 	ctas, panelsAbove := fillCTAsPerSM*p.Device.NumSMs, p.Rows/columns
-	c.ThreadsAcross = min(num.Pow2(num.CeilDiv(columns, items.Columns)), warpThreads)
-	for c.ThreadsAcross*items.Columns > minPanelBytes/p.ElementSize && num.CeilDiv(columns, c.ThreadsAcross*items.Columns)*panelsAbove < ctas {
+	c.ThreadsAcross = min(num.Pow2(num.CeilDiv(columns, columnsOfThread)), warpThreads)
+	for c.ThreadsAcross*columnsOfThread > minPanelBytes/p.ElementSize && num.CeilDiv(columns, c.ThreadsAcross*columnsOfThread)*panelsAbove < ctas {
 		c.ThreadsAcross /= 2
 	}
-	c.ThreadsDown = min(num.Pow2(num.CeilDiv(n, items.Rows)), ColumnThreads/c.ThreadsAcross)
+	c.ThreadsDown = min(num.Pow2(num.CeilDiv(n, rowsOfThread)), ColumnThreads/c.ThreadsAcross)
 	if p.Carries { // a panel has more than a warp, as those of a warp have no carry
 		c.ThreadsDown = max(c.ThreadsDown, 2*warpThreads/c.ThreadsAcross)
 	}
-	c.PanelColumns = c.ThreadsAcross * items.Columns
+	c.PanelColumns = c.ThreadsAcross * columnsOfThread
 	if c.ThreadsAcross*c.ThreadsDown > warpThreads { // one thread owns the carry of each column
-		c.ThreadsDown = max(c.ThreadsDown, items.Columns)
+		c.ThreadsDown = max(c.ThreadsDown, columnsOfThread)
 	}
 	c.Segments = num.CeilDiv(columns, c.PanelColumns) * panelsAbove
 	c.Block = c.ThreadsAcross * c.ThreadsDown
@@ -88,7 +86,7 @@ func configureColumnTiled(p *Problem, columns int64) Config {
 		return c
 	}
 	c.SmemBytes = columnTiledSmem(p, c.Block)
-	c.split(num.CeilDiv(n, items.Rows*c.ThreadsDown), ctas)
+	c.split(num.CeilDiv(n, rowsOfThread*c.ThreadsDown), ctas)
 	if c.Grid = c.Segments * c.Splits; c.TilesPerSplit*c.Splits > 1 {
 		c.reserveFlags(p, c.Segments)
 	}
@@ -99,5 +97,5 @@ func configureColumnTiled(p *Problem, columns int64) Config {
 // carry-in and the states of each warp.
 func columnTiledSmem(p *Problem, block int64) uint32 {
 	state := statesOf(p)
-	return uint32((1 + block/warpThreads) * (warpThreads*columnTiledItems.of(p).Columns*(state.prefix+state.suffix) + 16))
+	return uint32((1 + block/warpThreads) * (warpThreads*p.Kind.ColumnTiledColumns.Of(p)*(state.prefix+state.suffix) + 16))
 }

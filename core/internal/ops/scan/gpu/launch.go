@@ -41,7 +41,7 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
 	numbers, isSummary := r.prepare()
 	p := &r.problem
-	byIndices := p.Kind.isByIndices()
+	byIndices := p.Kind.readsIndices
 	if p.Rows == 0 || p.Length == 0 && numbers[suffixOut] < 0 {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (r *run) numberOf(kernel string) int {
 
 // recordPassOf is the number of the record pass of a kernel in the queue.
 func (r *run) recordPassOf(kernel string) int {
-	return len(r.ByX.Kind.Kernels()) + len(IndexKernels) + slices.Index(RecordKernels, kernel)
+	return len(r.ByX.Kind.Kernels()) + len(indexKernels) + slices.Index(RecordKernels, kernel)
 }
 
 // phases launches the upsweeps and the downsweep of a configuration. Resident segments and fallback
@@ -153,7 +153,7 @@ func (r *run) phases(c *Config, flags int64) error {
 		kernel        int
 		phase, status int64
 	}{
-		{isSplit && kindTraits[p.Kind].hasPrefix, prefixKernel, FlagUpsweepPrefix, 0},
+		{isSplit && p.Kind.hasPrefix, prefixKernel, FlagUpsweepPrefix, 0},
 		{records && !c.Cooperative, prefixKernel, 0, 0},
 		{isSplit && !c.Cooperative, kernel, FlagUpsweepSuffix, 0},
 		{true, kernel, 0, downsweepStatus},
@@ -182,7 +182,7 @@ func (r *run) summary(c *Config) error {
 		isNeeded bool
 		flags    int64
 	}{
-		{kindTraits[r.problem.Kind].hasPrefix && c.Splits*c.TilesPerSplit > 1, FlagUpsweepPrefix},
+		{r.problem.Kind.hasPrefix && c.Splits*c.TilesPerSplit > 1, FlagUpsweepPrefix},
 		{true, FlagUpsweepSuffix},
 		{isSplit, FlagSummary},
 	} {

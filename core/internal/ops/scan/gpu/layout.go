@@ -31,9 +31,9 @@ func ContiguousLayout(p *Problem) Layout {
 
 // vectorization says in which layouts a kernel reads whole aligned 16-byte vectors.
 type vectorization struct {
-	supported   bool                 // rows that begin with an aligned vector
-	misaligned  func(kind Kind) bool // rows that begin inside a vector, too; nil: of no kind
-	lineAligned bool                 // tiles that begin with a cache line, too
+	supported   bool                  // rows that begin with an aligned vector
+	misaligned  func(kind *Kind) bool // rows that begin inside a vector, too; nil: of no kind
+	lineAligned bool                  // tiles that begin with a cache line, too
 }
 
 // Roles of the operands in a kernel, which are the members dy, x and dx of ScanArgs. Comments call
@@ -206,7 +206,7 @@ func layoutOf(p *Problem, o *stridedOperands) Layout {
 
 // columnsContiguous reports whether adjacent columns are whole aligned vectors in every operand.
 func (o *stridedOperands) columnsContiguous(p *Problem) bool {
-	if p.Kind.isByIndices() || o.dims == 0 || o.extent[0]%p.Vector() != 0 {
+	if p.Kind.readsIndices || o.dims == 0 || o.extent[0]%p.Vector() != 0 {
 		return false
 	}
 	for i := range o.numbers {
@@ -227,7 +227,7 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 // inVectors reports whether an operand is there and kernels may access it in vectors. Indices that
 // a kernel stores are apart: their elements are stored one by one.
 func (o *stridedOperands) inVectors(p *Problem, role int) bool {
-	return o.numbers[role] >= 0 && role < numElementRoles && !(role == saved && p.Kind.storesIndices())
+	return o.numbers[role] >= 0 && role < numElementRoles && !(role == saved && p.Kind.storesIndices)
 }
 
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an
@@ -245,7 +245,7 @@ func (o *stridedOperands) sameDirection(p *Problem) bool {
 // and FlagLineAligned.
 func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 	vectors := &strategyOf(c.Kernel).vectors
-	if !vectors.supported || p.Kind.isByIndices() || o.dims > 1 || p.Rows > math.MaxUint32 {
+	if !vectors.supported || p.Kind.readsIndices || o.dims > 1 || p.Rows > math.MaxUint32 {
 		return 0
 	}
 	adjacent := p.Length * max(1, c.RowsPerWarp)

@@ -15,16 +15,15 @@ type PipelinedTile struct {
 }
 
 func rowPipelinedTile(p *Problem) PipelinedTile {
-	return tileOf(p, 1, RowPipelinedThreads*rowPipelinedVectors.of(p)*p.Vector())
+	return tileOf(p, 1, RowPipelinedThreads*p.Kind.RowPipelinedVectors.Of(p)*p.Vector())
 }
 
 func columnPipelinedTile(p *Problem) PipelinedTile {
-	items := columnPipelinedItems.of(p)
-	return tileOf(p, items.columns, ColumnPipelinedThreads/warpThreads*items.rowsPerWarp)
+	return tileOf(p, p.Kind.ColumnPipelinedColumns.Of(p), ColumnPipelinedThreads/warpThreads*p.Kind.ColumnPipelinedRows.Of(p))
 }
 
 func tileOf(p *Problem, columns, length int64) PipelinedTile {
-	kind := &kindTraits[p.Kind]
+	kind := p.Kind
 	bytes := columns * length * p.ElementSize * kind.tileOperands
 	if kind.hasRecords {
 		bytes += columns * length / 8
@@ -34,9 +33,6 @@ func tileOf(p *Problem, columns, length int64) PipelinedTile {
 
 // TileOf is the tile of a pipelined kernel.
 func TileOf(p *Problem, kernel string) PipelinedTile { return strategyOf(kernel).tile(p) }
-
-// LimitsOfRowPipelined are the limits of row_pipelined for a kind.
-func LimitsOfRowPipelined(p *Problem) RowPipelinedLimits { return rowPipelinedLimits.of(p) }
 
 func supportsLengthPipelined(p *Problem) bool { return p.Length <= maxPipelinedLength }
 
@@ -52,9 +48,9 @@ func configureColumnPipelined(p *Problem, columns int64) Config {
 }
 
 func configureRowPipelined(p *Problem, _ int64) Config {
-	c := Config{Kernel: RowPipelined, PanelColumns: 1, Block: RowPipelinedThreads, Segments: p.Rows, CTAsPerSM: rowPipelinedLimits.of(p).CTAsPerSM}
+	c := Config{Kernel: RowPipelined, PanelColumns: 1, Block: RowPipelinedThreads, Segments: p.Rows, CTAsPerSM: p.Kind.RowPipelinedCTAsPerSM.Of(p)}
 	c.reserveFlags(p, c.Segments)
-	if cooperativeRows.of(p) {
+	if p.Kind.CooperativeRows.Of(p) {
 		c.cooperate(p)
 	} else {
 		c.split(num.CeilDiv(max(1, p.lineAlignedLength()), rowPipelinedTile(p).Length), c.CTAsPerSM*p.Device.NumSMs)
@@ -80,7 +76,7 @@ func (c *Config) makePersistent(numSMs int64) {
 // cooperate gives a few rows several CTAs each, all of which are resident at once.
 func (c *Config) cooperate(p *Problem) {
 	tiles, ctas := num.CeilDiv(max(1, p.lineAlignedLength()), rowPipelinedTile(p).Length), c.CTAsPerSM*p.Device.NumSMs
-	c.Splits = num.Clamp(ctas/max(1, c.Segments), 1, min(tiles, rowPipelinedLimits.of(p).MaxSplits))
+	c.Splits = num.Clamp(ctas/max(1, c.Segments), 1, min(tiles, p.Kind.MaxCooperativeSplits.Of(p)))
 	c.balance(tiles)
 	c.Cooperative = c.Splits > 1
 	c.Grid, c.StatusOffset = min(c.Segments*c.Splits, ctas), c.FlagBytes
@@ -92,15 +88,15 @@ func fitColumnPipelined(p *Problem, c *Config) bool {
 
 // fitRowPipelined takes as many CTAs per SM as have shared memory for their pipelines.
 func fitRowPipelined(p *Problem, c *Config) bool {
-	limits, bytes, smem := rowPipelinedLimits.of(p), rowPipelinedTile(p).Bytes, p.Device.Limits.SmemBytes
+	static, bytes, smem := p.Kind.RowPipelinedSmem.Of(p), rowPipelinedTile(p).Bytes, p.Device.Limits.SmemBytes
 	stages, most := minStages(c), c.CTAsPerSM
-	for smem/c.CTAsPerSM-limits.SmemBytes < stages*bytes && c.CTAsPerSM > 1 {
+	for smem/c.CTAsPerSM-static < stages*bytes && c.CTAsPerSM > 1 {
 		c.CTAsPerSM--
 	}
-	if c.CTAsPerSM < most && cooperativeRows.of(p) {
+	if c.CTAsPerSM < most && p.Kind.CooperativeRows.Of(p) {
 		c.cooperate(p)
 	}
-	return c.fillStages(smem/c.CTAsPerSM-limits.SmemBytes, bytes, stages)
+	return c.fillStages(smem/c.CTAsPerSM-static, bytes, stages)
 }
 
 // minStages is the smallest number of stages. A cooperative row keeps one tile for its next phase.

@@ -11,7 +11,7 @@ import (
 
 // Problem is everything but the layout of the operands that kernel selection depends on.
 type Problem struct {
-	Kind        Kind
+	Kind        *Kind
 	ElementSize int64 // bytes
 	Rows        int64
 	Length      int64 // elements of a row

@@ -35,15 +35,15 @@ func configureRowCluster(p *Problem, _ int64) Config {
 // clusterSizes are the smallest and the largest number of CTAs of a row. The smallest has the
 // largest CTAs of which two share an SM, the largest has CTAs of two warps.
 func clusterSizes(p *Problem) (least, most int64) {
-	sizes := rowClusterSizes.of(p)
+	sizes := rowClusterSizes.Of(p)
 	least = num.Clamp(num.CeilDiv(p.Length, sizes.sharedThreads*RowClusterItems(p)), 2, MaxClusterCTAs)
 	most = max(least, sizes.maxCTAs)
 	return least, num.Clamp(num.CeilDiv(p.Length, 2*warpThreads*RowClusterItems(p)), least, most)
 }
 
-// rowsInFlight is the number of rows that saturates memory, by the table clusterRows.
+// rowsInFlight is the number of rows that saturates memory, as tuned.
 func rowsInFlight(p *Problem) int64 {
-	tuned := clusterRows.of(p)
+	tuned := p.Kind.rowsInFlight.Of(p)
 	served := max(p.Device.NumSMs, p.Device.Bandwidth/h100BytesPerSM) // SMs of an H100 of the same bandwidth
 	threads := tuned.threads * served
 	if tuned.squared {

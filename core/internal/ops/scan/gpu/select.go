@@ -75,12 +75,12 @@ var strategies = [...]strategy{
 	},
 	{
 		kernel: RowResident, supportsLength: supportsLengthRowResident, configure: configureRowResident,
-		vectors: vectorization{supported: true, misaligned: Kind.HasFastPath},
+		vectors: vectorization{supported: true, misaligned: (*Kind).HasFastPath},
 	},
 	{kernel: RowTiled, configure: configureRowTiled, vectors: vectorization{supported: true}},
 }
 
-func anyKind(Kind) bool { return true }
+func anyKind(*Kind) bool { return true }
 
 // Select returns the launch configuration for a problem whose operands have a layout. A specialized
 // kernel is taken if it fits the device and the workspace. At plan time, without device limits,
@@ -150,7 +150,7 @@ func rowBaseline(p *Problem, endToEnd bool) string {
 // tiledFillsDevice reports whether row_tiled keeps all threads of the device busy and is then
 // faster than row_resident.
 func tiledFillsDevice(p *Problem) bool {
-	return rowTiledFills.of(p) && p.Length >= minFillingTiles*RowResidentThreads && p.Rows >= fillCTAsPerSM*p.Device.NumSMs
+	return p.Kind.rowTiledFills.Of(p) && p.Length >= minFillingTiles*RowResidentThreads && p.Rows >= fillCTAsPerSM*p.Device.NumSMs
 }
 
 // isCandidate reports whether a specialized kernel of the kind is tried before its baseline:
@@ -170,13 +170,13 @@ func isCandidate(p *Problem, s *strategy, columns int64) bool {
 // arePanels reports whether adjacent columns fill a panel with whole vectors, and are longer than
 // ColumnThreads/32 thread tiles of column_tiled.
 func arePanels(p *Problem, columns int64) bool {
-	return columns >= columnPipelinedTile(p).Columns && columns%p.Vector() == 0 && p.Length > columnTiledItems.of(p).Rows*ColumnThreads/warpThreads
+	return columns >= columnPipelinedTile(p).Columns && columns%p.Vector() == 0 && p.Length > p.Kind.ColumnTiledRows.Of(p)*ColumnThreads/warpThreads
 }
 
 // fitsOneCTA reports whether one CTA of column_tiled takes whole columns and the level-2 cache
 // holds the operands. No kernel is faster then.
 func fitsOneCTA(p *Problem, tiled *Config) bool {
-	return tiled.TilesPerSplit*tiled.Splits == 1 && p.operandBytes() <= maxCachedBytes.of(p)
+	return tiled.TilesPerSplit*tiled.Splits == 1 && p.operandBytes() <= p.Kind.maxCachedBytes.Of(p)
 }
 
 func columnClusterIsFaster(p *Problem, columns int64) bool {
@@ -187,7 +187,7 @@ func columnClusterIsFaster(p *Problem, columns int64) bool {
 		return false
 	}
 	c := configureColumnCluster(p, columns)
-	computeBound := columnClusterComputeBound.of(p) && c.Splits > MaxClusterCTAs/2
+	computeBound := p.Kind.columnClusterComputeBound.Of(p) && c.Splits > MaxClusterCTAs/2
 	return !computeBound || !p.Device.bandwidthRich() || 2*c.Segments < p.Device.NumSMs
 }
 
@@ -208,7 +208,7 @@ func areLongRows(p *Problem, columns int64) bool {
 }
 
 func rowClusterIsFaster(p *Problem, columns int64) bool {
-	if !areLongRows(p, columns) || minSplits(p) > MaxClusterCTAs && !gridResidentRows.of(p) {
+	if !areLongRows(p, columns) || minSplits(p) > MaxClusterCTAs && !p.Kind.gridResidentRows.Of(p) {
 		return false
 	}
 	return p.Device.HasClusters && supportsLengthRowCluster(p) && p.Length%p.Vector() == 0
@@ -217,7 +217,7 @@ func rowClusterIsFaster(p *Problem, columns int64) bool {
 // rowPipelinedIsFaster leaves to row_tiled the rows that it, too, reads once, if there are enough
 // of them or they are short.
 func rowPipelinedIsFaster(p *Problem, columns int64) bool {
-	kind := &kindTraits[p.Kind]
+	kind := p.Kind
 	leavesToTiled := !kind.hasPrefix && !kind.pipelinesManyRows && (p.Rows > saturatingRowsPerSM*p.Device.NumSMs || tilesPerRow(p) <= maxUnsplitTiles)
 	return areLongRows(p, columns) && !leavesToTiled
 }
@@ -269,7 +269,7 @@ func PartOf(p *Problem, c *Config) (rows, elements int64) {
 		return c.PanelColumns, c.Block
 	case ColumnTiled:
 		panels := c.Block / (c.ThreadsAcross * c.ThreadsDown)
-		return panels * c.PanelColumns, columnTiledItems.of(p).Rows * c.ThreadsDown
+		return panels * c.PanelColumns, p.Kind.ColumnTiledRows.Of(p) * c.ThreadsDown
 	}
 	tile := TileOf(p, c.Kernel)
 	return tile.Columns, tile.Length

@@ -16,7 +16,7 @@ const (
 
 // statesOf are the sizes of the states of a kind: accumulators are float64 for float64 elements,
 // and float32 for others.
-func statesOf(p *Problem) stateSizes { return kindTraits[p.Kind].states[p.ElementSize/8] }
+func statesOf(p *Problem) stateSizes { return p.Kind.states[p.ElementSize/8] }
 
 // WorkspaceBytes is the workspace of a configuration, with that of its fallback pass.
 func WorkspaceBytes(p *Problem, c *Config) int64 {
@@ -40,7 +40,7 @@ func statesEnd(p *Problem, c *Config) int64 {
 
 // IndexFlagBytes is the room for a flag of each row by indices, and one of all rows.
 func IndexFlagBytes(p *Problem) int64 {
-	if !kindTraits[p.Kind].hasRowFlags {
+	if !p.Kind.hasRowFlags {
 		return 0
 	}
 	return num.Align16(4 * (1 + p.Rows))
@@ -72,7 +72,7 @@ func recordBytes(p *Problem, c *Config) int64 {
 
 // hasRecordPass reports whether a pass over x writes record flags for the passes over dy.
 func hasRecordPass(p *Problem, c *Config) bool {
-	return kindTraits[p.Kind].hasRecords && strategyOf(c.Kernel).tile != nil
+	return p.Kind.hasRecords && strategyOf(c.Kernel).tile != nil
 }
 
 // MaxWorkspaceBytes suffices for the runs of a problem with any layout of dx. `others` are the

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+)
+
+const choicesHead = `"""The names that fields of descriptors take, by family and field.
+
+core/internal/generate writes this file from the tables of the Go core: run ` + "``make generate``" + `.
+"""
+
+CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+`
+
+// choicesModule is the content of _choices.py. Python refuses any other name where a descriptor is
+// made, without loading the native library.
+func choicesModule() string {
+	var text strings.Builder
+	text.WriteString(choicesHead)
+	for _, family := range core.Families() {
+		fmt.Fprintf(&text, "    %q: {\n", family.Name)
+		choices := family.Choices
+		if kinds := family.KindNames(); kinds != nil {
+			choices = append([]core.Choice{{Field: "kind", Names: kinds}}, choices...)
+		}
+		for _, choice := range choices {
+			fmt.Fprintf(&text, "        %q: %s,\n", choice.Field, tuple(choice.Names))
+		}
+		text.WriteString("    },\n")
+	}
+	text.WriteString("}\n")
+	return text.String()
+}
+
+const kindsHead = `"""The scans: their operands and the sizes of their carries.
+
+core/internal/generate writes this file from the tables of the Go core: run ` + "``make generate``" + `.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+ScanKind = Literal[%s]
+
+
+class Kind(NamedTuple):
+    """A scan with its gradient."""
+
+    name: ScanKind
+    operands: tuple[str, ...]
+    """Of the gradient, beside dy. Of several, a call has exactly one."""
+    carry_size: int
+    """Numbers of the carry of a row."""
+    gradient_carry_size: int
+    """Numbers of the carry of a row in the gradient."""
+    gradient_carry_size_float64: int
+
+    @property
+    def has_indices(self) -> bool:
+        """Whether the scan returns indices, by which its gradient can be computed."""
+        return "indices" in self.operands
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+`
+
+// kindsModule is the content of _kinds.py.
+func kindsModule() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, kindsHead, strings.Trim(tuple(scan.BackwardFamily.KindNames()), "()"))
+	var withKernels []string
+	for _, kind := range scan.Kinds {
+		if !kind.IsMinimum {
+			withKernels = append(withKernels, kind.Name)
+		}
+		var operands []string
+		if kind.ReadsX {
+			operands = append(operands, "x")
+		}
+		if kind.ReadsIndices {
+			operands = append(operands, "indices")
+		}
+		fmt.Fprintf(&text, "        Kind(%q, %s, %d, %d, %d),\n", kind.Name, tuple(operands), kind.CarrySize, kind.GradientCarrySize, kind.GradientCarrySizeFloat64)
+	}
+	text.WriteString("    )\n}\n\"\"\"By name, in the order of the documents.\"\"\"\n\nEXTREMA = tuple(name for name, kind in KINDS.items() if kind.has_indices)\n\"\"\"The scans that return indices beside values.\"\"\"\n")
+	fmt.Fprintf(&text, "\nWITH_KERNELS = %s\n\"\"\"The scans that have CUDA kernels of their own.\"\"\"\n", tuple(withKernels))
+	return text.String()
+}
+
+// tuple is a tuple of Python.
+func tuple(names []string) string {
+	switch len(names) {
+	case 0:
+		return "()"
+	case 1:
+		return fmt.Sprintf("(%q,)", names[0])
+	}
+	return `("` + strings.Join(names, `", "`) + `")`
+}
