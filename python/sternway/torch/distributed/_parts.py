@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..._arrays import device_name
-from ..._kinds import EXTREMA, KINDS
+from ..._kinds import EXTREMA, KINDS, ScanKind
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
 from .._autograd.calls import materialized
@@ -29,7 +29,7 @@ EXTREMUM_SENT = 2
 class Part(NamedTuple):
     """The part of this rank, and how it is scanned."""
 
-    kind: str
+    kind: ScanKind
     dim: int
     reverse: bool
     group: Any
@@ -51,7 +51,7 @@ class Part(NamedTuple):
         return states[: self.rank].flip(0) if self.reverse else states[self.rank + 1 :]
 
 
-def part_of(x: Tensor, kind: str, dim: int, reverse: bool, group: Any, lengths: tuple[int, ...]) -> Part:
+def part_of(x: Tensor, kind: ScanKind, dim: int, reverse: bool, group: Any, lengths: tuple[int, ...]) -> Part:
     """The part x of a scan whose ranks have parts of these lengths.
 
     Raises:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from ..._kinds import EXTREMA
+from ..._kinds import EXTREMA, ScanKind
 from ...errors import Error, make, renamed
 from .._autograd.calls import FLOATS, flag, integer
 from ._exchange import gathered
@@ -19,7 +19,7 @@ MAX_RANK = 7
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _scan(kind: str, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
+def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
     op = f"sternway.torch.distributed.{kind}"
     found: list[Tensor] = []
 
@@ -51,7 +51,7 @@ def _scan(kind: str, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
     return scan_part(x, found[0], part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
 
 
-def scan_sharded(x: DTensor, kind: str, dim: int, reverse: bool) -> Any:
+def scan_sharded(x: DTensor, kind: ScanKind, dim: int, reverse: bool) -> Any:
     """A scan of a DTensor along a sharded dimension, with the placements of x; None: the dimension is not sharded.
 
     Nothing is exchanged but the states: that a call is the same on every rank is what a DTensor assumes.
@@ -77,7 +77,7 @@ def scan_sharded(x: DTensor, kind: str, dim: int, reverse: bool) -> Any:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _scan_shards(x: DTensor, kind: str, dim: int, reverse: bool, along: int) -> Any:
+def _scan_shards(x: DTensor, kind: ScanKind, dim: int, reverse: bool, along: int) -> Any:
     """The scan of a DTensor whose scanned dimension is cut along a dimension of the mesh, by the rule of torch.chunk."""
     mesh, size = x.device_mesh, x.device_mesh.size(along)
     longest = -(-x.shape[dim] // size)
