@@ -3,7 +3,6 @@ package core_test
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,9 +13,7 @@ import (
 	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/errs"
-	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
-	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/cuda"
 )
@@ -139,31 +136,6 @@ func TestDescriptorsThroughJSON(t *testing.T) {
 	}
 	for _, f := range ops.Families() {
 		require.True(t, families[f.Name], "%s has no sample", f.Name)
-	}
-}
-
-// What Select knows of the kernels of an element operation is what they are compiled with.
-func TestConstantsOfKernels(t *testing.T) {
-	for _, row := range []struct {
-		family *ops.Family
-		op     *elementwise.Op
-	}{
-		{elementwise.Lerp, &elementwise.LerpOp}, {elementwise.Dequantize, &elementwise.DequantizeOp}, {elementwise.FakeQuantize, &elementwise.FakeQuantizeOp},
-		{elementwise.DequantizeForward, &elementwise.DequantizeForwardOp}, {elementwise.FakeQuantizeForward, &elementwise.FakeQuantizeForwardOp},
-	} {
-		for _, set := range row.op.Kernels {
-			for _, kernel := range row.family.Kinds[0].Kernels {
-				constants := coretest.KernelConstants(t, row.family.Image, set.Name+"_"+kernel+"_f32")
-				unrolled := map[string]int64{"map": set.Unroll.Mapped, "rows": set.Unroll.Rows, "columns": set.Unroll.Columns}[kernel]
-				require.EqualValues(t, constants[strings.ToUpper(kernel)+"_UNROLL"], unrolled, "%s of %s", kernel, set.Name)
-				require.Equal(t, constants["IN"], len(set.In), set.Name)
-				require.Equal(t, constants["OUT"], len(set.Out), set.Name)
-			}
-		}
-	}
-	source := coretest.CudaSource(t, "lerp")
-	for name, threads := range map[string]int{"kBlock": launch.BlockThreads, "kSmallBlock": elementwise.SmallBlock} {
-		require.Contains(t, source, fmt.Sprintf("%s = %d;", name, threads))
 	}
 }
 

@@ -68,6 +68,14 @@ func (l *Launch) Reset() { l.n = 0 }
 // Put appends words to the argument.
 func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
 
+// Extend appends n words to the argument, all 0, and returns them.
+func (l *Launch) Extend(n int) []uint64 {
+	words := l.words[l.n : l.n+n]
+	clear(words)
+	l.n += n
+	return words
+}
+
 // CopyFrom copies o to l, except the stream.
 func (l *Launch) CopyFrom(o *Launch) {
 	l.Grid, l.Block, l.Shared, l.Cluster, l.Cooperative, l.n = o.Grid, o.Block, o.Shared, o.Cluster, o.Cooperative, o.n

@@ -5,9 +5,9 @@
 // y = (q - zero_point) * scale.
 // Inputs: q, scale, zero_point?   Outputs: y
 template <typename A>
-struct Dequantize {
-    static constexpr int IN = 3, OUT = 1, FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_UNROLL = 8, MAP_BLOCKS = 10;
+struct Dequantize : DequantizePerTokenTuning {
+    static constexpr int FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_BLOCKS = 10;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Byte : Kind::Side; }
 
@@ -28,9 +28,9 @@ struct Dequantize {
 // dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = -scale * sum dy.
 // Inputs: dy, scale, q?, zero_point?   Outputs: dx?, dscale?, dzero_point?
 template <typename A>
-struct DequantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 16, ROWS_UNROLL = 4, ROWS_BLOCKS = 6;
+struct DequantizeBackward : DequantizePerTokenBackwardTuning {
+    static constexpr int FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_BLOCKS = 16, ROWS_BLOCKS = 6;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
 
@@ -97,9 +97,9 @@ struct Levels {
 // stands in for that scale.
 // Inputs: x, scale, zero_point?   Outputs: y   Scalars: quant_min, quant_max
 template <typename A>
-struct FakeQuantize : Levels<A, 2> {
-    static constexpr int IN = 3, OUT = 1, FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_UNROLL = 8, MAP_BLOCKS = 8;
+struct FakeQuantize : FakeQuantizePerTokenTuning, Levels<A, 2> {
+    static constexpr int FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_BLOCKS = 8;
     using Args = MapReduceArgs<IN, OUT>;
     using Common = typename Levels<A, 2>::Common;
     using Levels<A, 2>::Levels;
@@ -130,9 +130,9 @@ struct FakeQuantize : Levels<A, 2> {
 // Inputs: dy, x, scale, zero_point?   Outputs: dx?, dscale?, dzero_point?   Scalars: quant_min,
 // quant_max
 template <typename A>
-struct FakeQuantizeBackward : Levels<A, 3> {
-    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_UNROLL = 4, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 6;
+struct FakeQuantizeBackward : FakeQuantizePerTokenBackwardTuning, Levels<A, 3> {
+    static constexpr int FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_BLOCKS = 8, ROWS_BLOCKS = 6;
     using Args = MapReduceArgs<IN, OUT>;
     using Common = typename Levels<A, 3>::Common;
     using Levels<A, 3>::Levels;

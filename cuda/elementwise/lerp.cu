@@ -3,10 +3,9 @@
 
 // The weight is a number. Inputs: dy. Outputs: da?, db?. Scalars: w, 1 - w.
 template <typename A>
-struct LerpBackward {
-    static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0;
-    static constexpr int MAP_UNROLL = 1, MAP_BLOCKS = 16, ROWS_UNROLL = 4, ROWS_BLOCKS = 6, COLUMNS_UNROLL = 4,
-        COLUMNS_BLOCKS = 3;
+struct LerpBackward : LerpBackwardTuning {
+    static constexpr int FULL = 2, FIRST_SUM = 0;
+    static constexpr int MAP_BLOCKS = 16, ROWS_BLOCKS = 6, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
@@ -25,10 +24,9 @@ struct LerpBackward {
 
 // The weight is a tensor. Inputs: dy, weight, a?, b?. Outputs: da?, db?, dweight?.
 template <typename A>
-struct LerpWeightBackward {
-    static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0;
-    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 4, COLUMNS_UNROLL = 2,
-        COLUMNS_BLOCKS = 2;
+struct LerpWeightBackward : LerpWeightBackwardTuning {
+    static constexpr int FULL = 3, FIRST_SUM = 0;
+    static constexpr int MAP_BLOCKS = 8, ROWS_BLOCKS = 4, COLUMNS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 

@@ -36,8 +36,6 @@
 
 #include "elementwise/thread_tile.cuh"
 
-constexpr int kSmallBlock = 128;  // threads of a CTA of map and rows; small, to keep the tail of the grid short
-
 // --------------------------------------------------------------------------------------------- map
 
 // A CTA covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
@@ -205,7 +203,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 
 // ----------------------------------------------------------------------------------------- columns
 
-// A CTA covers `lanes` vectors of columns; its kBlock / lanes threads of a column share one chunk
+// A CTA covers `lanes` vectors of columns; its kBlockThreads / lanes threads of a column share one chunk
 // of the reduced index. Blocked summation: running sums go to shared memory every kRun rows, which
 // bounds the rounding error.
 template <typename Op, typename T, typename A>
@@ -214,7 +212,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     using W = Worker<Op, T, A>;
     constexpr int U = Op::COLUMNS_UNROLL, OUT = W::OUT, SUMS = OUT - Op::FIRST_SUM, V = W::V;
     const IterSpace& space = args.space;
-    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlock >> shift;
+    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlockThreads >> shift;
     const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
     const int kept = static_cast<int>(space.kept), dims = static_cast<int>(space.dims);
     const unsigned rest = blockIdx.x / static_cast<unsigned>(space.tiles),
@@ -227,13 +225,13 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     W work(args);
     typename W::Slot slot = work.slot(vector, x);
     int left = slot.count == 0 || y >= size ? 0
-        : static_cast<int>((size - y + height - 1) >> (log2_of(kBlock) - shift));
+        : static_cast<int>((size - y + height - 1) >> (log2_of(kBlockThreads) - shift));
     typename W::Row row = work.first_row();
     work.move(row, 0, slot.first);
     work.advance(row, 1, kept + 1, k);
     slot.first = 0;
 
-    __shared__ A total[SUMS][kBlock][V];
+    __shared__ A total[SUMS][kBlockThreads][V];
     A run[SUMS][V] = {};
 #pragma unroll
     for (int s = 0; s < SUMS; ++s)
@@ -300,7 +298,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     __syncthreads();
 
     const i64 kept_size = space.kept_size * space.extent[0];
-    for (int column = thread; column < lanes * V; column += kBlock) {
+    for (int column = thread; column < lanes * V; column += kBlockThreads) {
         const i64 inner = static_cast<i64>(tile) * lanes * V + column;
         if (inner >= space.extent[0]) break;
         const int owner = space.wide ? column / V : column & (lanes - 1), v = space.wide ? column % V : column >> shift;

@@ -8,7 +8,7 @@ __device__ void combine(const CombineArgs& args)
 {
     constexpr int U = 4;
     const IterSpace& space = args.space;
-    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlock >> shift;
+    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlockThreads >> shift;
     const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
     const unsigned ordinal = blockIdx.x / static_cast<unsigned>(space.tiles),
         tile = blockIdx.x - ordinal * static_cast<unsigned>(space.tiles);
@@ -24,7 +24,7 @@ __device__ void combine(const CombineArgs& args)
                 part[u] = c + u * height < space.chunks ? partial[(c + u * height) * size] : A(0);
             sum += (part[0] + part[1]) + (part[2] + part[3]);
         }
-    __shared__ A total[kBlock];
+    __shared__ A total[kBlockThreads];
     total[thread] = sum;
     for (int half = height / 2; half > 0; half /= 2) {
         __syncthreads();

@@ -1,10 +1,11 @@
-// The launch argument of the kernels of map_reduce.cuh, and the tile of a thread: load, compute and
-// store V elements of one row.
+// The arguments of the kernels of map_reduce.cuh, and the tile of a thread: load, compute and store
+// V elements of one row.
 #pragma once
 
 #include "common/dtype.cuh"
 #include "common/export.cuh"
 #include "common/vec.cuh"
+#include "elementwise/args.gen.cuh"
 
 enum class Kind {
     Own,   // the kernel's dtype
@@ -13,27 +14,6 @@ enum class Kind {
 };
 
 constexpr int kRun = 16;  // additions of a running sum before it moves to the next level (blocked summation)
-
-struct Operand {
-    char* data;
-    i64 dtype, stride[8];  // [elements]
-};
-
-struct IterSpace {
-    i64 extent[8], kept, dims;
-    i64 kept_size, reduced_size;  // products of the extents of dims 1..kept and kept+1..dims
-    i64 group;                    // rows: threads that share a kept index; a power of two
-    i64 lanes;                    // adjacent threads along inner; a power of two
-    i64 tiles;                    // tiles of lanes * U vectors along inner
-    // Number of chunks of the reduced space; length of a chunk, in units (rows) or indices
-    // (columns).
-    i64 chunks, chunk;
-    i64 wide;  // 1: every access along inner is aligned and has stride 1, or has stride 0
-    i64 uses;  // two bits for each operand, inputs first: loaded, or stored at each element; input constant along inner
-    i64 summed;  // one bit for each output
-    void* partial;  // [sum][chunk][kept index] in the accumulator, when chunks > 1
-    double scalar[4];
-};
 
 template <int INPUTS, int OUTPUTS>
 struct MapReduceArgs {

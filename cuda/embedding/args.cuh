@@ -1,72 +1,22 @@
 // embedding/: gradients of tables whose rows are looked up by indices. Occurrences of rows are
 // radix-sorted, and segments of one row are summed.
 //
-// This file: the launch argument of the embedding bag kernels, the entries that they sort, and how
-// an index is read.
+// This file: the entries that embedding bags sort, and how an index is read.
 #pragma once
 
 #include "common/dtype.cuh"
 #include "common/export.cuh"
 #include "common/vec.cuh"
+#include "embedding/args.gen.cuh"
 
 using u32 = unsigned;
-
-// One struct for all kernels. Strides and steps are in elements, fields `..._at` are byte offsets
-// into the workspace, absent operands are 0.
-struct BagArgs {
-    const char* dy;
-    i64 dy_bag, dy_column;
-    const char* indices;
-    i64 index_step, index_wide;  // 1: 64 bits, 0: 32 bits
-    const char* offsets;
-    i64 offset_step, offset_wide;
-    const char* sample_weights;
-    i64 sample_weight_step, sample_weight_single;  // 1: float32 beside any T
-    const char* max_indices;
-    i64 max_bag, max_column, max_wide;
-    const char* weight;
-    i64 weight_row, weight_column;
-    char* dweight;
-    i64 dweight_row, dweight_column;
-    char* dsample;
-    i64 dsample_row, dsample_column, dsample_width, dsample_single;  // width: columns of its rows, 0 if it is a vector
-    char* workspace;
-    i64 rows, columns, bags, total;  // rows and columns of weight, rows of dy, number of indices
-    i64 padding;                     // the row that is not counted, or -1
-    i64 last, mean, by_frequency;    // flags; last: offsets include the end of the last bag
-    i64 positions;                   // 1: an entry carries its position through the sort, 0: its bag
-    i64 from_at, to_at;              // entries: input, output of a pass
-    i64 counts_at, totals_at;        // of a sort pass: [CTA][digit], [group of CTAs][digit]
-    // Of a sort pass: the digit, and the tiles of a CTA; clear: number of 16-byte words; single
-    // launch: rows of a CTA.
-    i64 shift, bits, tiles;
-    i64 bags_at;     // bag of each position
-    i64 counted_at;  // mean: number of counted indices of each bag
-    // Max: a bit for each column whose argmax it is, for each position; for each sorted entry.
-    i64 argmax_at, sorted_argmax_at;
-    // Rows plus entries that a group of threads handles; row and entry where each unit begins
-    // (merge path).
-    i64 unit, bounds_at;
-    i64 partial_at;     // sums of chunks, one level after the other
-    i64 chunk_capacity, levels;  // chunks on all levels; number of levels
-    i64 lanes, slices;  // threads that share a row; slices that a row is cut into
-    i64 wide, plain;    // 16-byte accesses; a summand is dy alone
-    i64 chunk_blocks;   // CTAs of the row kernel that sum chunks
-    i64 lists_at;       // ChunkLists
-    // 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
-    // once per tile, so bags and plain embeddings share all kernels.
-    i64 bagless;
-};
 
 // An occurrence of a row. Entries are sorted by row, and by position within a row.
 struct alignas(8) Entry {
     u32 row, tag;
 };
 
-constexpr int kChunk = 32;   // entries of the smallest chunk, and chunks of a larger one
-constexpr int kTile = 2048;  // entries that a CTA sorts at once
-constexpr int kDigits = 256;
-constexpr int kStretch = 32;  // adjacent positions that a warp looks up at once
+constexpr int kDigits = 1 << kDigitBits;
 
 template <typename T>
 __device__ T* at(const BagArgs& args, i64 offset)

@@ -28,7 +28,7 @@ __device__ void sample_weights(const BagArgs& args)
     constexpr int kFlight = 2;
     const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
     const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
-    const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a CTA
+    const i64 each = kBlockThreads / lanes * kStretch, begin = blockIdx.x * each;  // of a CTA
     const i64 first = begin + threadIdx.x / lanes * kStretch, stop = min(first + kStretch, args.total);
     const i64 end = end_of(args);
     const Range bags = bags_between(args, begin, min(each, args.total - begin));
@@ -103,7 +103,7 @@ __device__ void sample_weights(const BagArgs& args)
 // counters.
 __device__ inline void clear(const BagArgs& args)
 {
-    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
+    const i64 k = i64(blockIdx.x) * kBlockThreads + threadIdx.x;
     if (k < args.tiles)
         reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
 }
@@ -130,10 +130,10 @@ __device__ void load_argmax(const BagArgs& args, u32* argmax_rows, u32 bag, u32 
 __device__ inline void find_argmax(const BagArgs& args)
 {
     constexpr u32 kBags = 4;
-    __shared__ uint4 argmax_rows[kBlock / 32][kBags][kArgmaxColumns / 4 + 1];  // padded to avoid bank conflicts
+    __shared__ uint4 argmax_rows[kBlockThreads / 32][kBags][kArgmaxColumns / 4 + 1];  // padded to avoid bank conflicts
     auto& rows = argmax_rows[threadIdx.x / 32];
     const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
-    const i64 own = i64(blockIdx.x) * kBlock + threadIdx.x, position = min(own, args.total - 1);
+    const i64 own = i64(blockIdx.x) * kBlockThreads + threadIdx.x, position = min(own, args.total - 1);
     if (own - lane >= args.total || args.bags == 0) return;
     const u32 row = static_cast<u32>(row_of(args, position, end_of(args))),
         bag = at<const u32>(args, args.bags_at)[position];
@@ -172,7 +172,6 @@ __device__ inline void find_argmax(const BagArgs& args)
     }
 }
 
-constexpr int kGathered = 4;  // entries in flight for each thread
 
 template <int N>
 __device__ void gather_argmax_words(const BagArgs& args, i64 first, i64 words, const u32 (&tag)[kGathered])
@@ -185,8 +184,8 @@ __device__ void gather_argmax_words(const BagArgs& args, i64 first, i64 words, c
             argmax_bits[u] = load_wide<N>(at<const u32>(args, args.argmax_at) + tag[u] * words + w);
 #pragma unroll
         for (int u = 0; u < kGathered; ++u)
-            if (first + u * kBlock < args.total)
-                store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlock) * words + w, argmax_bits[u]);
+            if (first + u * kBlockThreads < args.total)
+                store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlockThreads) * words + w, argmax_bits[u]);
     }
 }
 
@@ -194,14 +193,14 @@ __device__ void gather_argmax_words(const BagArgs& args, i64 first, i64 words, c
 // them, once for all slices.
 __device__ inline void gather_bags(const BagArgs& args)
 {
-    const i64 first = i64(blockIdx.x) * kGathered * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
+    const i64 first = i64(blockIdx.x) * kGathered * kBlockThreads + threadIdx.x, words = (args.columns + 31) / 32;
     Entry* entries = at<Entry>(args, args.from_at);
     u32 tag[kGathered], bag[kGathered];
     bool there[kGathered];
 #pragma unroll
     for (int u = 0; u < kGathered; ++u) {
-        there[u] = first + u * kBlock < args.total;
-        tag[u] = there[u] ? entries[first + u * kBlock].tag : 0;
+        there[u] = first + u * kBlockThreads < args.total;
+        tag[u] = there[u] ? entries[first + u * kBlockThreads].tag : 0;
     }
 #pragma unroll
     for (int u = 0; u < kGathered; ++u) bag[u] = at<const u32>(args, args.bags_at)[tag[u]];
@@ -211,7 +210,7 @@ __device__ inline void gather_bags(const BagArgs& args)
         gather_argmax_words<1>(args, first, words, tag);
 #pragma unroll
     for (int u = 0; u < kGathered; ++u)
-        if (there[u]) entries[first + u * kBlock].tag = bag[u];
+        if (there[u]) entries[first + u * kBlockThreads].tag = bag[u];
 }
 
 template <typename T, typename A>

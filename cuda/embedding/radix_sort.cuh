@@ -8,10 +8,9 @@
 
 #include "embedding/args.cuh"
 
-constexpr int kWarps = kBlock / 32;
-constexpr int kItems = kTile / kBlock;
+constexpr int kWarps = kBlockThreads / 32;
+constexpr int kItems = kTile / kBlockThreads;
 
-constexpr int kGroup = 32;  // adjacent CTAs whose histograms are added up, and groups at most
 
 // Counters of a CTA: one for each digit, padded so that four are read at once.
 __device__ inline u32 counters(const BagArgs& args) { return max(1u << args.bits, 4u); }
@@ -111,7 +110,7 @@ __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 
     for (u32 low = bags.first + 1; low <= bags.last; low += kPart) {
         const u32 many = min(bags.last - low + 1, kPart);
         __syncthreads();
-        for (u32 k = threadIdx.x; k < many; k += kBlock)
+        for (u32 k = threadIdx.x; k < many; k += kBlockThreads)
             begins[k] = static_cast<int>(min(max(offset_of(args, low + k), base - 1), base + kTile) - base);
         __syncthreads();
         u32 passed[kItems] = {};
@@ -283,7 +282,7 @@ __device__ inline void scatter(const BagArgs& args)
         for (int j = 0; j < kItems; ++j)
             if (item(j) < n) stage[place[j]] = entry[j];
         __syncthreads();
-        for (u32 k = threadIdx.x; k < n; k += kBlock) {
+        for (u32 k = threadIdx.x; k < n; k += kBlockThreads) {
             const u32 digit = digit_of(args, stage[k].row);
             at<Entry>(args, args.to_at)[target[digit] + (k - ranks.start[digit])] = stage[k];
         }

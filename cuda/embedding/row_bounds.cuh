@@ -94,8 +94,8 @@ __device__ inline void list_chunks(const BagArgs& args, i64 k)
 
 __device__ inline void bounds(const BagArgs& args)
 {
-    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
-    for (i64 part = k; part < args.slices * args.chunk_capacity; part += i64(gridDim.x) * kBlock)
+    const i64 k = i64(blockIdx.x) * kBlockThreads + threadIdx.x;
+    for (i64 part = k; part < args.slices * args.chunk_capacity; part += i64(gridDim.x) * kBlockThreads)
         chunk_lists(args).done[part] = 0;
     if (k * args.unit < args.rows + args.total + args.unit) begin_unit(args, k);
     list_chunks(args, k);

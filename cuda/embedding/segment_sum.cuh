@@ -36,7 +36,7 @@ struct Sum {
     __device__ u32 group() const { return lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane); }
 
     // The number of groups of threads before this one if its CTA is number `block`.
-    __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
+    __device__ i64 before(i64 block) const { return (block * kBlockThreads + threadIdx.x) >> (__ffs(lanes) - 1); }
 
     // Takes a slice of one of n units, or nothing if no unit is left. Of bags, all units take one
     // slice before any takes the next, so that a slice of dy stays in the cache. Without bags each
@@ -105,7 +105,7 @@ struct Sum {
 
     __device__ Source* sources() const
     {
-        alignas(16) __shared__ char all[kBlock * sizeof(Source)];
+        alignas(16) __shared__ char all[kBlockThreads * sizeof(Source)];
         return reinterpret_cast<Source*>(all) + (threadIdx.x - lane);
     }
 
@@ -213,10 +213,10 @@ struct Sum {
         return s.argmax_bits[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1);
     }
 
-    // The places of the thread in shared memory, kBlock apart.
+    // The places of the thread in shared memory, kBlockThreads apart.
     __device__ uint4* places() const
     {
-        __shared__ uint4 all[kStagedArgmax * kBlock];
+        __shared__ uint4 all[kStagedArgmax * kBlockThreads];
         return all + threadIdx.x;
     }
 
@@ -232,7 +232,7 @@ struct Sum {
         for (int j = 0; j < n;) {
             u32 pending = mine & ~0u << j;
             uint4* place = places();
-            for (int staged = 0; pending && staged < kStagedArgmax; ++staged, pending &= pending - 1, place += kBlock) {
+            for (int staged = 0; pending && staged < kStagedArgmax; ++staged, pending &= pending - 1, place += kBlockThreads) {
                 const u32 bag = from[__ffs(pending) - 1].bag;
                 if (args.dy_column == 1) {
                     cp_async_16(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
@@ -251,7 +251,7 @@ struct Sum {
                 const u32 argmax_bits = argmax_of(from[j]);
                 Words<T, V> x;
                 x.load(reinterpret_cast<const T*>(place));
-                place += kBlock;
+                place += kBlockThreads;
 #pragma unroll
                 for (int v = 0; v < V; ++v)
                     if (argmax_bits >> v & 1) run[v] += x.template value<A>(v);

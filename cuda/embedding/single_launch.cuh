@@ -8,7 +8,7 @@
 #include "embedding/segment_sum.cuh"
 
 constexpr u32 kLongRow = 64;         // entries of a row that the CTA shares, at least
-constexpr u32 kNoRow = kDigits - 1;  // of an entry that belongs to another CTA; own rows are counted from 0
+constexpr u32 kNoRow = kSingleLaunchRows;  // of an entry that belongs to another CTA; own rows are counted from 0
 
 // The entries of the CTA's rows, in the order of rows and positions.
 template <typename A>
@@ -62,7 +62,7 @@ struct OwnEntries {
         }
         __syncthreads();
         if (!args.mean) return;
-        for (u32 k = threadIdx.x; k < ranks.start[kNoRow]; k += kBlock) scale[k] /= A(max(count_of(args, bag[k]), 1u));
+        for (u32 k = threadIdx.x; k < ranks.start[kNoRow]; k += kBlockThreads) scale[k] /= A(max(count_of(args, bag[k]), 1u));
         __syncthreads();
     }
 };
@@ -119,15 +119,15 @@ struct SingleLaunchSum : Sum<T, A, V, Kind::Scaled, kRun> {
     // others.
     __device__ bool gather(OwnEntries<A>& own)
     {
-        static_assert(sizeof(Ranks::seen) >= sizeof(A) * V * kBlock, "room for the sums");
+        static_assert(sizeof(Ranks::seen) >= sizeof(A) * V * kBlockThreads, "room for the sums");
         A* sums = reinterpret_cast<A*>(own.ranks.seen) + threadIdx.x;
 #pragma unroll
-        for (int v = 0; v < V; ++v) sums[v * kBlock] = total[v];
-        for (int half = kBlock / 2; half >= lanes; half /= 2) {
+        for (int v = 0; v < V; ++v) sums[v * kBlockThreads] = total[v];
+        for (int half = kBlockThreads / 2; half >= lanes; half /= 2) {
             __syncthreads();
             if (static_cast<int>(threadIdx.x) >= half) continue;
 #pragma unroll
-            for (int v = 0; v < V; ++v) sums[v * kBlock] = total[v] += sums[v * kBlock + half];
+            for (int v = 0; v < V; ++v) sums[v * kBlockThreads] = total[v] += sums[v * kBlockThreads + half];
         }
         __syncthreads();
         return static_cast<int>(threadIdx.x) < lanes;
@@ -137,7 +137,7 @@ struct SingleLaunchSum : Sum<T, A, V, Kind::Scaled, kRun> {
     // long row.
     __device__ void rows(OwnEntries<A>& own, u32 first_row)
     {
-        const u32 groups = kBlock / lanes, group = threadIdx.x / lanes;
+        const u32 groups = kBlockThreads / lanes, group = threadIdx.x / lanes;
 #pragma unroll 1
         for (bool by_cta : {false, true}) {
             const u32 rows = by_cta ? own.long_count : min(static_cast<u32>(args.tiles),

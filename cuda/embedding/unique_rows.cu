@@ -5,27 +5,9 @@
 // small.
 #include "common/dtype.cuh"
 #include "common/export.cuh"
+#include "embedding/args.gen.cuh"
 
 using u32 = unsigned;
-
-// Steps are in bytes, as are offsets into the workspace, which begins with the words.
-struct UniqueArgs {
-    const char* indices;
-    i64 index_step, index_wide;  // wide: 64 bits
-    char* rows;
-    i64 rows_step;
-    char* inverse;
-    i64 inverse_step;
-    i64* count;
-    char* workspace;
-    i64 num_rows, total;
-    i64 padding;               // the row that is not counted, or -1
-    i64 most;                  // elements of rows
-    i64 words;                 // a multiple of any CTA size
-    i64 totals_at, counts_at;  // set bits in 2^shift groups of 32 words; in each group
-    i64 shift;
-    i64 stage, end;  // the stages stage..end-1
-};
 
 // The bits of 32 rows, and the number of set bits in the words before.
 struct alignas(8) BitmapWord {
@@ -33,7 +15,6 @@ struct alignas(8) BitmapWord {
 };
 
 constexpr u32 kNone = ~0u;
-constexpr int kMaxThreads = 1024;  // threads of a CTA at most
 
 __device__ inline u32 lane() { return threadIdx.x % 32; }
 __device__ inline u32 thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
@@ -175,4 +156,4 @@ __device__ inline void stages(const UniqueArgs& args)
     }
 }
 
-EXPORT_THREADS(unique_rows, kMaxThreads, 2, UniqueArgs, stages(args))
+EXPORT_THREADS(unique_rows, kUniqueBlock, 2, UniqueArgs, stages(args))

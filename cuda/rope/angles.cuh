@@ -1,52 +1,13 @@
-// The launch arguments of rotary position embedding (RoPE), and the angles of rotation: from
-// positions and frequencies, or from tables.
+// The angles of rotary position embedding (RoPE): from positions and frequencies, or from tables.
 #pragma once
 
 #include "common/dtype.cuh"
 #include "common/export.cuh"
 #include "common/vec.cuh"
+#include "rope/args.gen.cuh"
 
 using u32 = unsigned;
 using u64 = unsigned long long;
-
-constexpr int kFine = 64;  // frequencies passed in full; each further bit of the pair number has a factor of its own
-
-struct RopeProblem {
-    i64 start, pairs;  // [elements] the rotated part: its first element; half its length
-    // Vectors of a token; those that rotate; vectors outside the rotated part, which are copied.
-    i64 units, rotating, copied;
-    i64 tokens, places;  // tokens; places: tokens, or tokens of each batch
-    i64 stride, most;    // if tokens have few rows: from a token of a thread to its next; tokens of a thread at most
-    i64 lanes, tiles;    // log2 of adjacent threads over units and places; CTAs over them
-    // Rows of a thread; CTAs over the rows of the first operand, which come before those of the
-    // second.
-    i64 run, chunks;
-    i64 vector;                                  // elements of an access
-    i64 by_units[2], by_tokens[2], by_tiles[2];  // divisors: multiplier and shift
-    i64 forward, single;                         // forward pass (the transpose); angles are formed in float32
-    double fastest;                              // the largest frequency
-    // Of a table: rows; columns from a pair to the next; columns from a pair's first member to its
-    // second.
-    i64 rows, pair_stride, partner_offset;
-    char *positions, *cos, *sin;  // or null
-    i64 position_dtype, position_stride[2];  // bytes: batch, token
-    i64 cos_dtype, cos_stride[3], sin_dtype, sin_stride[3];  // bytes: batch, row, column
-    double fine[64], coarse[14];  // frequencies of the first pairs; factors of the bits of pair / kFine
-    float fine_low[64], coarse_low[14];  // relative error of each of them
-};
-
-// Rows that share angles are numbered by batch and head: rows of a group (a thread's are all of one
-// group), and the groups.
-struct RopeOperand {
-    char *in, *out;
-    i64 rows, chunks, by_chunks[2];   // of a group
-    i64 in_stride[5], out_stride[5];  // bytes: batch, group, row, token, element
-};
-
-struct RopeArgs {
-    RopeProblem problem;
-    RopeOperand operand[2];
-};
 
 // n / d for n below 2^63: by[0] is 2^(63 + by[1]) / d, rounded up.
 __device__ inline i64 quotient(i64 n, const i64 (&by)[2])
@@ -62,16 +23,16 @@ __device__ inline u32 quotient(u32 n, const i64 (&by)[2])
 
 // The frequencies of the first pairs in shared memory, which serves lanes that read different ones.
 struct Fine {
-    double high[kFine];
-    float low[kFine];  // set if there are more pairs
+    double high[kFineFrequencies];
+    float low[kFineFrequencies];  // set if there are more pairs
 
     // Each warp fills a part; all threads of the CTA must call it.
     __device__ void fill(const RopeProblem& problem)
     {
-        constexpr u32 part = kFine / (kBlock / 32);
+        constexpr u32 part = kFineFrequencies / (kBlockThreads / 32);
         const u32 lane = threadIdx.x % 32, k = threadIdx.x / 32 * part + lane;
-        if (lane < part) high[k] = problem.fine[k];
-        if (lane < part && problem.pairs > kFine) low[k] = problem.fine_low[k];
+        if (lane < part) high[k] = problem.frequencies.fine[k];
+        if (lane < part && problem.pairs > kFineFrequencies) low[k] = problem.frequencies.fine_low[k];
         __syncthreads();
     }
 };
@@ -180,23 +141,23 @@ struct TableNumbers {
 };
 
 // Extends the frequencies of the first pairs to any pairs, with more precision than float64, as a
-// position multiplies their error. Preconditions: N divides kFine and `pair`, so that all share a
+// position multiplies their error. Preconditions: N divides kFineFrequencies and `pair`, so that all share a
 // coarse factor. A product whose rounding error is added must not be contracted to an FMA.
 template <int N>
 __device__ void refine(const RopeProblem& problem, const Fine& fine, u32 pair, double (&frequency)[N])
 {
     double coarse = 1, low = 0, relative = 0;  // (coarse + low) (1 + relative)
-    for (int rest = static_cast<int>(pair / kFine), k = 0; rest; rest >>= 1, ++k) {
+    for (int rest = static_cast<int>(pair / kFineFrequencies), k = 0; rest; rest >>= 1, ++k) {
         if (!(rest & 1)) continue;
-        const double factor = problem.coarse[k], product = __dmul_rn(coarse, factor);
+        const double factor = problem.frequencies.coarse[k], product = __dmul_rn(coarse, factor);
         low = fma(low, factor, fma(coarse, factor, -product));
-        coarse = product, relative += problem.coarse_low[k];
+        coarse = product, relative += problem.frequencies.coarse_low[k];
     }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const double product = __dmul_rn(frequency[n], coarse),
             rest = fma(frequency[n], low, fma(frequency[n], coarse, -product));
-        frequency[n] = product + fma(product, relative + fine.low[(pair + n) % kFine], rest);
+        frequency[n] = product + fma(product, relative + fine.low[(pair + n) % kFineFrequencies], rest);
     }
 }
 
@@ -212,10 +173,10 @@ struct Rotation {
     // [radians for each position]
     __device__ static void frequencies(const RopeProblem& problem, const Fine& fine, u32 pair, double (&frequency)[N])
     {
-        const u32 first = pair % kFine;
+        const u32 first = pair % kFineFrequencies;
 #pragma unroll
         for (int n = 0; n < N; ++n) frequency[n] = fine.high[first + n];
-        if (problem.pairs > kFine) refine(problem, fine, pair, frequency);
+        if (problem.pairs > kFineFrequencies) refine(problem, fine, pair, frequency);
         if (!problem.forward) return;
 #pragma unroll
         for (int n = 0; n < N; ++n) frequency[n] = -frequency[n];  // the transpose

@@ -12,9 +12,9 @@
 // have angles of their own.
 #include "rope/angles.cuh"
 
-// Resident CTAs for each SM, and rows that a thread has in flight: as many as registers allow
-// beside the angles.
-constexpr int kBlocks = 4, kRows = 4, kTableRows = 2, kTokenRows = 4;
+// Resident CTAs for each SM, and rows that a thread has in flight if it reads its angles or has
+// several tokens: as many as registers allow.
+constexpr int kBlocks = 4, kTableRows = 2, kTokenRows = 4;
 
 // Elements of the widest access: a thread holds 16 bytes of a row, in one vector or two.
 template <bool HALF, typename T>
@@ -215,7 +215,7 @@ struct Rotator {
     // only its own copies, so no barrier is needed.
     __device__ void run_tokens(const RopeProblem& problem, const RopeOperand& o, Fine& fine, const WorkItem& work)
     {
-        __shared__ alignas(16) Vector buffer[kTokenRows][VECTORS][kBlock];
+        __shared__ alignas(16) Vector buffer[kTokenRows][VECTORS][kBlockThreads];
         const i64 in_step = problem.stride * o.in_stride[3], out_step = problem.stride * o.out_stride[3];
         const i64 in_second = distance(o.in_stride, second_offset), out_second = distance(o.out_stride, second_offset);
         i64 token = work.place;
@@ -301,8 +301,8 @@ __device__ void rotate_tokens(const RopeArgs& args)
 }
 
 #define EXPORT_ROPE(suffix, T, A, ...) \
-    EXPORT(rope_backward_interleaved_##suffix, kBlocks, RopeArgs, rotate<false, false, kRows, T, A>(args)) \
-    EXPORT(rope_backward_half_##suffix, kBlocks, RopeArgs, rotate<true, false, kRows, T, A>(args)) \
+    EXPORT(rope_backward_interleaved_##suffix, kBlocks, RopeArgs, rotate<false, false, kMaxRowsPerThread, T, A>(args)) \
+    EXPORT(rope_backward_half_##suffix, kBlocks, RopeArgs, rotate<true, false, kMaxRowsPerThread, T, A>(args)) \
     EXPORT(rope_backward_interleaved_tables_##suffix, kBlocks, RopeArgs, rotate<false, true, kTableRows, T, A>(args)) \
     EXPORT(rope_backward_half_tables_##suffix, kBlocks, RopeArgs, rotate<true, true, kTableRows, T, A>(args)) \
     EXPORT(rope_backward_interleaved_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<false, T, A>(args)) \

@@ -25,7 +25,7 @@ struct ClearArgs {
     i64 words;
 };
 
-EXPORT_THREADS(scan_clear, kBlock, 1, ClearArgs, {
-    const i64 i = static_cast<i64>(blockIdx.x) * kBlock + threadIdx.x;
+EXPORT_THREADS(scan_clear, kBlockThreads, 1, ClearArgs, {
+    const i64 i = static_cast<i64>(blockIdx.x) * kBlockThreads + threadIdx.x;
     if (i < args.words) args.data[i] = make_uint4(0, 0, 0, 0);
 })

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -50,9 +51,8 @@ func CudaSource(t testing.TB, image string) string {
 }
 
 var (
-	sourceMu    sync.Mutex
-	sources     = map[string]string{}
-	constantsOf = map[string]map[string]int{}
+	sourceMu sync.Mutex
+	sources  = map[string]string{}
 )
 
 // cudaFolder is the folder of the CUDA sources, whatever package is tested.
@@ -97,9 +97,28 @@ func ExportedSymbols(t testing.TB, image string) (symbols []string) {
 	return symbols
 }
 
-// WordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field
+// WordsOf is the word at which each field of the argument of a kernel begins, and the number of
+// words.
+func WordsOf[T any]() (at map[string]int, size int) {
+	at = map[string]int{}
+	var visit func(t reflect.Type, from uintptr)
+	visit = func(t reflect.Type, from uintptr) {
+		for i := range t.NumField() {
+			field := t.Field(i)
+			at[field.Name] = int((from + field.Offset) / 8)
+			if field.Type.Kind() == reflect.Struct {
+				visit(field.Type, from+field.Offset)
+			}
+		}
+	}
+	t := reflect.TypeFor[T]()
+	visit(t, 0)
+	return at, int(t.Size() / 8)
+}
+
+// SourceWordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field
 // begins at, and how many words there are.
-func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
+func SourceWordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	t.Helper()
 	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))
 	require.NotNil(t, body, "no struct %s", name)
@@ -120,38 +139,4 @@ func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 		}
 	}
 	return at, size
-}
-
-// SourceConstant is a number that an image defines.
-func SourceConstant(t testing.TB, image, name string) int64 {
-	t.Helper()
-	match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(CudaSource(t, image))
-	require.NotNil(t, match, "no constant %s", name)
-	n, err := strconv.ParseInt(match[1], 10, 64)
-	require.NoError(t, err)
-	return n
-}
-
-// KernelConstants are the numbers that a kernel is compiled with: those of the functor that its
-// exported name is made of.
-func KernelConstants(t testing.TB, image, symbol string) map[string]int {
-	t.Helper()
-	source := CudaSource(t, image)
-	sourceMu.Lock()
-	defer sourceMu.Unlock()
-	if known := constantsOf[symbol]; known != nil {
-		return known
-	}
-	functor := regexp.MustCompile(`\b` + symbol + `\([^{]*\{ \w+<(\w+)<`).FindStringSubmatch(source)
-	require.NotNil(t, functor, "no functor of %s", symbol)
-	body := regexp.MustCompile(`struct ` + functor[1] + `(?: : [^{]*)? \{((?:\s*static constexpr int [^;]*;)+)`).FindStringSubmatch(source)
-	require.NotNil(t, body, "no constants of %s", functor[1])
-	constants := map[string]int{}
-	for _, match := range regexp.MustCompile(`(\w+) = (\d+)`).FindAllStringSubmatch(body[1], -1) {
-		n, err := strconv.Atoi(match[2])
-		require.NoError(t, err)
-		constants[match[1]] = n
-	}
-	constantsOf[symbol] = constants
-	return constants
 }

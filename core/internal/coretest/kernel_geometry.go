@@ -3,7 +3,6 @@ package coretest
 import (
 	"math/bits"
 	"slices"
-	"strings"
 
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
@@ -44,17 +43,17 @@ func (m *kernelModel) requireGeometry() {
 	sums := int64(bits.OnesCount64(uint64(m.word("summed"))))
 	if m.kernel == "combine" {
 		size := inner * keptSize
-		is("kept_size", size)
+		is("keptSize", size)
 		is("dims", int64(kept))
 		is("tiles", num.CeilDiv(size, lanes))
 		holds(grid == tiles*sums && chunks > 1, "a tile of every sum")
 		return
 	}
-	is("kept_size", keptSize)
+	is("keptSize", keptSize)
 	if inner*reduced > 0 {
-		is("reduced_size", reduced)
+		is("reducedSize", reduced)
 	}
-	vector, unroll := 16/m.dtype.Size(), int64(m.constants()[strings.ToUpper(m.kernel)+"_UNROLL"])
+	vector, unroll := 16/m.dtype.Size(), m.unroll
 	holds(unroll > 0, "a constant of the kernel says how many vectors a thread has in flight")
 	vectors := num.CeilDiv(inner, vector)
 	switch m.kernel {

@@ -21,8 +21,8 @@ import (
 // checks the words, and kernel_geometry.go that blocks and threads visit every element once.
 func ModelKernels(t *testing.T) {
 	t.Helper()
-	at, header := WordsOf(t, "mapreduce", "IterSpace")
-	operandAt, operandWords := WordsOf(t, "mapreduce", "Operand")
+	at, header := WordsOf[elementwise.IterSpace]()
+	operandAt, operandWords := WordsOf[elementwise.Operand]()
 	(&FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
 		m := &kernelModel{t: t, symbol: symbol, launch: l, words: l.Words(), at: at, operandAt: operandAt, header: header, operandWords: operandWords}
 		m.run()
@@ -40,6 +40,7 @@ type kernelModel struct {
 	at, operandAt        map[string]int // words of the fields of the header and of an operand
 	header, operandWords int
 	inputs               int
+	unroll               int64           // vectors that a thread has in flight
 	operands             []deviceOperand // inputs, then outputs
 	extents              []int64
 	front, back          []int // kept and reduced dimensions, the fastest first
@@ -102,8 +103,9 @@ func (m *kernelModel) read() {
 	outputs := 3
 	if underscore = strings.LastIndex(m.kernel, "_"); underscore > 0 {
 		m.family, m.kernel = m.kernel[:underscore], m.kernel[underscore+1:]
-		constants := m.constants()
-		m.inputs, outputs = constants["IN"], constants["OUT"]
+		set := KernelSet(m.t, m.symbol)
+		m.inputs, outputs = len(set.In), len(set.Out)
+		m.unroll = map[string]int64{"map": set.Unroll.Mapped, "rows": set.Unroll.Rows, "columns": set.Unroll.Columns}[m.kernel]
 	}
 	require.Len(m.t, m.words, m.header+(m.inputs+outputs)*m.operandWords, "words of %s", m.symbol)
 	for d := range tensor.MaxRank {
@@ -126,12 +128,18 @@ func (m *kernelModel) read() {
 	}
 }
 
-func (m *kernelModel) constants() map[string]int {
-	image := map[string]string{elementwise.Lerp.Name: elementwise.Lerp.Image, "lerp_weight_backward": elementwise.Lerp.Image}[m.family]
-	if image == "" {
-		image = elementwise.Dequantize.Image
+// KernelSet is the set of kernels of the engine to which a symbol belongs.
+func KernelSet(t testing.TB, symbol string) *elementwise.KernelSet {
+	t.Helper()
+	for _, op := range elementwise.Ops {
+		for i := range op.Kernels {
+			if kernel, found := strings.CutPrefix(symbol, op.Kernels[i].Name+"_"); found && strings.Count(kernel, "_") == 1 {
+				return &op.Kernels[i]
+			}
+		}
 	}
-	return KernelConstants(m.t, image, m.symbol)
+	t.Fatalf("%s is no kernel of the engine", symbol)
+	return nil
 }
 
 func (m *kernelModel) run() {

@@ -8,19 +8,46 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/ops/rope"
 )
+
+// headers are the generated headers of CUDA, by their paths.
+var headers = map[string]header{
+	"cuda/common/constants.gen.cuh": {sources: []string{"core/internal/launch/constants.go"}},
+	"cuda/elementwise/args.gen.cuh": {
+		sources: []string{"core/internal/ops/elementwise/args.go"},
+		structs: []any{elementwise.Operand{}, elementwise.IterSpace{}}, tail: elementTuning,
+	},
+	"cuda/embedding/args.gen.cuh": {
+		sources: []string{"core/internal/ops/embedding/args.go"}, prefix: "Bag",
+		structs: []any{embedding.BagArgs{}, embedding.UniqueArgs{}},
+	},
+	"cuda/rope/args.gen.cuh": {
+		sources: []string{"core/internal/ops/rope/args.go"},
+		structs: []any{rope.Frequencies{}, rope.RopeProblem{}, rope.RopeOperand{}, rope.RopeArgs{}},
+	},
+	"cuda/scan/tuning.gen.cuh": {
+		sources: []string{"core/internal/ops/scan/gpu/tuning.go", "core/internal/ops/scan/gpu/args.go"}, tail: scanTuning,
+	},
+}
 
 // files are the contents of the generated files, by their paths from the root of the repository.
 func files(root string) (map[string]string, error) {
-	scan, err := scanHeader(filepath.Join(root, "core/internal/ops/scan/gpu"))
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{
-		"cuda/scan/tuning.gen.cuh":    scan,
+	texts := map[string]string{
 		"python/sternway/_choices.py": choicesModule(),
 		"python/sternway/_kinds.py":   kindsModule(),
-	}, nil
+	}
+	for path, h := range headers {
+		text, err := h.text(root)
+		if err != nil {
+			return nil, err
+		}
+		texts[path] = text
+	}
+	return texts, nil
 }
 
 func main() {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/core/internal/errs"
@@ -36,6 +37,26 @@ func (q *Queue) Begin() {
 	q.Launch.Reset()
 	q.Launch.Shared, q.Launch.Cluster, q.Launch.Cooperative = 0, 0, false
 	q.slots = q.slots[:0]
+}
+
+// Address is a pointer in an argument of a kernel.
+type Address uint64
+
+// Append appends a T, all of whose words are 0, to the argument of the next launch. T is a struct of
+// 8-byte fields and even numbers of float32; core/internal/generate writes its declaration in CUDA.
+// The pointer is valid until Submit.
+func Append[T any](q *Queue) *T {
+	return (*T)(unsafe.Pointer(unsafe.SliceData(q.Launch.Extend(int(unsafe.Sizeof(*new(T)) / wordBytes)))))
+}
+
+const wordBytes = 8
+
+// SetAddress stores the address of an operand of the plan, by index, or of the workspace
+// (WorkspaceOperand), in a field of the argument.
+func (q *Queue) SetAddress(field *Address, operand int, value uintptr) {
+	*field = Address(value)
+	offset := uintptr(unsafe.Pointer(field)) - uintptr(unsafe.Pointer(unsafe.SliceData(q.Launch.Words())))
+	q.slots = append(q.slots, addressSlot{int(offset / wordBytes), operand})
 }
 
 // Address packs the address of an operand of the plan, by index, or of the workspace
@@ -87,9 +108,6 @@ const WorkspaceOperand = -1
 // WorkspaceAlignment is the required alignment of a workspace in bytes. Allocators of device memory
 // provide it.
 const WorkspaceAlignment = 256
-
-// BlockThreads is the number of threads per block of most kernels.
-const BlockThreads = 256
 
 // ThreadsPerSM is the number of threads per SM below which work is divided more finely. A full SM
 // of compute capability 8.0, 9.0 or 10.0 holds as many; 8.6, 8.9 and 12.0 hold 1536, and there

@@ -80,13 +80,13 @@ var (
 var (
 	DequantizeOp = Op{
 		inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
-		Kernels:  []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
+		Kernels:  []KernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
 		inputsOf: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
 		products: dequantizeProducts,
 	}
 	FakeQuantizeOp = Op{
 		inputs: 4, outputs: 3, denseInputs: 1 | 2, perToken: true,
-		Kernels:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
+		Kernels:  []KernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 		f32:      fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: fakeQuantizeScalars(3),

@@ -60,14 +60,14 @@ var (
 var (
 	DequantizeForwardOp = Op{
 		inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
-		Kernels:  []kernelSet{{"dequantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
+		Kernels:  []KernelSet{{"dequantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4},
 		f32:      dequantizeBody[float32], f64: dequantizeBody[float64],
 		dense32: dequantizeDense[float32], dense64: dequantizeDense[float64],
 	}
 	FakeQuantizeForwardOp = Op{
 		inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
-		Kernels:  []kernelSet{{"fake_quantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
+		Kernels:  []KernelSet{{"fake_quantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4},
 		f32:      fakeQuantizeForwardBody[float32], f64: fakeQuantizeForwardBody[float64],
 		dense32: fakeQuantizeDense[float32], dense64: fakeQuantizeDense[float64],

@@ -26,7 +26,7 @@ type Op struct {
 	inputs, outputs int
 	denseInputs     uint8       // set of inputs that always have one number per element
 	perToken        bool        // a token is a row of the last dimension, which stays the fastest; sums run over it
-	Kernels         []kernelSet // kernel sets, those with the fewest operands first
+	Kernels         []KernelSet // kernel sets, those with the fewest operands first
 	inputsOf        [3]uint8    // set of inputs that each output needs
 	// scalars sets the scalar arguments that depend on the operands of a run; nil: none do.
 	scalars func(scalar *[4]float64, args []tensor.Tensor)

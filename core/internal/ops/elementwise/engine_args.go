@@ -1,14 +1,11 @@
 package elementwise
 
 import (
-	"math"
-
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// This file packs the arguments of the CUDA kernels of the engine word by word: MapReduceArgs and
-// CombineArgs (cuda/elementwise/thread_tile.cuh).
+// This file fills the arguments of the CUDA kernels of the engine.
 
 // step is the stride of operand i along the fastest dimension.
 func (k *devicePass) step(i int) int64 {
@@ -81,7 +78,7 @@ func (k *devicePass) aligned(i int) bool {
 	return true
 }
 
-// pack writes MapReduceArgs, the argument of map, rows and columns. Dimensions are ordered fastest
+// pack writes the argument of map, rows and columns. Dimensions are ordered fastest
 // first: the fastest one, then the kept ones, then the reduced ones.
 func (k *devicePass) pack(l *launchConfig) {
 	var order [tensor.MaxRank]int
@@ -108,7 +105,7 @@ func (k *devicePass) pack(l *launchConfig) {
 	}
 }
 
-// packKept writes CombineArgs, the argument of the combine kernel, which has kept dimensions only.
+// packKept writes the argument of the combine kernel, which has kept dimensions only.
 func (k *devicePass) packKept(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	order[0] = -1 // rows: the fastest dimension has extent 1
@@ -130,7 +127,7 @@ func (k *devicePass) packKept(l *launchConfig) {
 
 // accessBits has two bits per operand of a kernel set: the pass accesses it element by element; it
 // is constant along the fastest dimension.
-func (k *devicePass) accessBits(set *kernelSet) (bits uint64) {
+func (k *devicePass) accessBits(set *KernelSet) (bits int64) {
 	at := 0
 	for _, i := range set.In {
 		if k.inputs>>i&1 != 0 {
@@ -150,49 +147,39 @@ func (k *devicePass) accessBits(set *kernelSet) (bits uint64) {
 	return bits
 }
 
-func (k *devicePass) header(l *launchConfig, order []int, kept int, uses uint64, vectorized bool) {
+func (k *devicePass) header(l *launchConfig, order []int, kept int, uses int64, vectorized bool) {
 	k.q.Begin()
-	q := &k.q.Launch
+	a := launch.Append[IterSpace](k.q)
 	for d := range tensor.MaxRank {
-		extent := int64(1)
+		a.extent[d] = 1
 		if d < len(order) && order[d] >= 0 {
-			extent = k.space.Extent[order[d]]
+			a.extent[d] = k.space.Extent[order[d]]
 		}
-		q.Put(uint64(extent))
 	}
-	var vectorizedBit uint64
+	a.kept, a.dims, a.keptSize, a.reducedSize = int64(kept), int64(max(0, len(order)-1)), l.keptSize, l.reducedSize
+	a.group, a.lanes, a.tiles, a.chunks, a.chunk = l.group, l.lanes, l.tiles, l.chunks, l.chunk
 	if vectorized {
-		vectorizedBit = 1
+		a.wide = 1
 	}
-	var summed uint64 // by the outputs of the set
+	a.uses, a.scalar = uses, k.scalar
 	for place, i := range k.op.Kernels[k.kernelSetIndex].Out {
-		summed |= uint64(k.summed>>(i-k.op.inputs)&1) << place
+		a.summed |= int64(k.summed>>(i-k.op.inputs)&1) << place
 	}
-	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.keptSize), uint64(l.reducedSize), uint64(l.group), uint64(l.lanes),
-		uint64(l.tiles), uint64(l.chunks), uint64(l.chunk), vectorizedBit, uses, summed)
-	if l.partial == 0 {
-		q.Put(0)
-	} else {
-		k.q.Address(launch.WorkspaceOperand, l.partial)
-	}
-	for _, s := range k.scalar {
-		q.Put(math.Float64bits(s))
+	if l.partial != 0 {
+		k.q.SetAddress(&a.partial, launch.WorkspaceOperand, l.partial)
 	}
 }
 
 func (k *devicePass) operand(i int, order []int, used bool) {
-	var words [1 + tensor.MaxRank]uint64
+	a := launch.Append[Operand](k.q)
 	if !used {
-		k.q.Launch.Put(0)
-		k.q.Launch.Put(words[:]...)
 		return
 	}
-	k.q.Address(i, k.args[i].Data)
-	words[0] = uint64(k.args[i].DType.Row())
+	k.q.SetAddress(&a.data, i, k.args[i].Data)
+	a.dtype = int64(k.args[i].DType.Row())
 	for d, from := range order {
 		if from >= 0 && (d > 0 || k.space.Extent[from] != 1) {
-			words[1+d] = uint64(k.space.Stride[i][from])
+			a.stride[d] = k.space.Stride[i][from]
 		}
 	}
-	k.q.Launch.Put(words[:]...)
 }

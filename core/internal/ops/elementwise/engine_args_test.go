@@ -40,14 +40,14 @@ func TestWordsByHand(t *testing.T) {
 	}{
 		{"contiguous dimensions are one", elementwise.LerpBackward{Shape: []int64{25, 40}, Weight: &weight}, []string{"dy", "da", "db"}, nil, 0, []wordsOfLaunch{{
 			"lerp_backward_map_f32", 2, []int64{1000},
-			map[string]int64{"kept": 0, "dims": 0, "kept_size": 1, "reduced_size": 1, "lanes": 128, "tiles": 2, "chunks": 1, "wide": 1,
+			map[string]int64{"kept": 0, "dims": 0, "keptSize": 1, "reducedSize": 1, "lanes": 128, "tiles": 2, "chunks": 1, "wide": 1,
 				"summed": 0, "partial": 0, "scalar": number025},
 			[2]int64{0b01, 0b01_01}, [][]int64{{0, 0, 1}, {out, 4, 1}, {out + 1, 5, 1}},
 		}}},
 		{"dy with gaps between rows, da at an odd address", elementwise.LerpBackward{Shape: []int64{6, 40}, Weight: &weight}, []string{"dy", "da"},
 			func(args []tensor.Tensor) { args[0].Strides[0] = 48; args[4].Data += 4 }, 0, []wordsOfLaunch{{
 				"lerp_backward_map_f32", 1, []int64{40, 6},
-				map[string]int64{"kept": 1, "dims": 1, "kept_size": 6, "reduced_size": 1, "tiles": 1, "wide": 0, "summed": 0},
+				map[string]int64{"kept": 1, "dims": 1, "keptSize": 6, "reducedSize": 1, "tiles": 1, "wide": 0, "summed": 0},
 				[2]int64{0b01, 0b00_01}, [][]int64{{0, 0, 1, 48}, {out, 4, 1, 40}},
 			}}},
 		{"expanded dy", elementwise.LerpBackward{Shape: []int64{6, 40}, Weight: &weight}, []string{"dy", "db"},
@@ -57,31 +57,31 @@ func TestWordsByHand(t *testing.T) {
 			}}},
 		{"short rows, db beside them", elementwise.LerpBackward{Shape: []int64{5, 64}, Weight: &weight, AShape: []int64{5, 1}}, []string{"dy", "da", "db"}, nil, 0, []wordsOfLaunch{{
 			"lerp_backward_rows_f32", 1, []int64{64, 5},
-			map[string]int64{"kept": 1, "dims": 1, "kept_size": 5, "reduced_size": 1, "group": 4, "lanes": 4, "chunks": 1,
+			map[string]int64{"kept": 1, "dims": 1, "keptSize": 5, "reducedSize": 1, "group": 4, "lanes": 4, "chunks": 1,
 				"wide": 1, "summed": 1, "partial": 0},
 			[2]int64{0b01, 0b01_00}, [][]int64{{0, 0, 1, 64}, {out, 4, 0, 1}, {out + 1, 5, 1, 64}},
 		}}},
 		{"long rows in parts", elementwise.LerpBackward{Shape: []int64{200, 1 << 20}, Weight: &weight, AShape: []int64{200, 1}}, []string{"dy", "da"}, nil, 200, []wordsOfLaunch{{
 			"lerp_backward_rows_f32", 0, []int64{1 << 20, 200},
-			map[string]int64{"kept": 1, "dims": 1, "kept_size": 200, "reduced_size": 1, "wide": 1, "summed": 1, "partial": 100 << 40},
+			map[string]int64{"kept": 1, "dims": 1, "keptSize": 200, "reducedSize": 1, "wide": 1, "summed": 1, "partial": 100 << 40},
 			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 1 << 20}, {out, 4, 0, 1}},
 		}, {
 			"combine_f32", 0, []int64{1, 200},
-			map[string]int64{"kept": 1, "dims": 1, "kept_size": 200, "summed": 1, "partial": 100 << 40},
+			map[string]int64{"kept": 1, "dims": 1, "keptSize": 200, "summed": 1, "partial": 100 << 40},
 			[2]int64{}, [][]int64{{out, 4, 0, 1}},
 		}}},
 		{"columns in parts", elementwise.LerpBackward{Shape: []int64{1 << 16, 4096}, Weight: &weight, BShape: []int64{4096}}, []string{"dy", "db"}, nil, 4096, []wordsOfLaunch{{
 			"lerp_backward_columns_f32", 0, []int64{4096, 1 << 16},
-			map[string]int64{"kept": 0, "dims": 1, "kept_size": 1, "reduced_size": 1 << 16, "wide": 1, "summed": 2, "partial": 100 << 40},
+			map[string]int64{"kept": 0, "dims": 1, "keptSize": 1, "reducedSize": 1 << 16, "wide": 1, "summed": 2, "partial": 100 << 40},
 			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 4096}, {out + 1, 5, 1}},
 		}, {
 			"combine_f32", 0, []int64{4096},
-			map[string]int64{"kept": 0, "dims": 0, "kept_size": 4096, "summed": 2, "partial": 100 << 40},
+			map[string]int64{"kept": 0, "dims": 0, "keptSize": 4096, "summed": 2, "partial": 100 << 40},
 			[2]int64{}, [][]int64{{out + 1, 5, 1}},
 		}}},
 		{"columns of an inner dimension", elementwise.LerpBackward{Shape: []int64{3, 8, 40}, Weight: &weight, BShape: []int64{3, 1, 40}}, []string{"dy", "db"}, nil, 0, []wordsOfLaunch{{
 			"lerp_backward_columns_f32", 3, []int64{40, 3, 8},
-			map[string]int64{"kept": 1, "dims": 2, "kept_size": 3, "reduced_size": 8, "tiles": 1, "chunks": 1, "summed": 2, "partial": 0},
+			map[string]int64{"kept": 1, "dims": 2, "keptSize": 3, "reducedSize": 8, "tiles": 1, "chunks": 1, "summed": 2, "partial": 0},
 			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 320, 40}, {out + 1, 5, 1, 40}},
 		}}},
 	} {
@@ -96,7 +96,7 @@ func TestWordsByHand(t *testing.T) {
 			}
 			require.NoError(t, plan.RunOrdered(0, workspace, args))
 			require.Len(t, fake.Launches, len(row.launches))
-			at, _ := coretest.WordsOf(t, "mapreduce", "IterSpace")
+			at, _ := coretest.WordsOf[elementwise.IterSpace]()
 			if chunks := int64(fake.Launches[0].Words[at["chunks"]]); row.parted > 0 {
 				require.Greater(t, chunks, int64(1))
 				require.Equal(t, chunks*row.parted*4, plan.WorkspaceSize(), "a float32 for each part of each sum")
@@ -112,8 +112,8 @@ func TestWordsByHand(t *testing.T) {
 }
 
 func (w *wordsOfLaunch) require(t *testing.T, l *coretest.FakeLaunch, args []tensor.Tensor) {
-	at, header := coretest.WordsOf(t, "mapreduce", "IterSpace")
-	operandAt, size := coretest.WordsOf(t, "mapreduce", "Operand")
+	at, header := coretest.WordsOf[elementwise.IterSpace]()
+	operandAt, size := coretest.WordsOf[elementwise.Operand]()
 	require.Equal(t, w.symbol, l.Symbol)
 	if w.grid != 0 {
 		require.Equal(t, w.grid, l.Grid)
@@ -134,7 +134,7 @@ func (w *wordsOfLaunch) require(t *testing.T, l *coretest.FakeLaunch, args []ten
 	}
 	inputs := 0
 	if l.Symbol != "combine_f32" {
-		inputs = coretest.KernelConstants(t, "lerp", l.Symbol)["IN"]
+		inputs = len(coretest.KernelSet(t, l.Symbol).In)
 		require.Equal(t, w.uses[0]|w.uses[1]<<(2*inputs), int64(l.Words[at["uses"]]), "uses")
 	}
 	operands := make([]uint64, len(l.Words)-header)

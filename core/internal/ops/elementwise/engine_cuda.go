@@ -16,21 +16,20 @@ import (
 // order of additions, depends on the shape and the number of SMs only; the rest also depends on
 // strides and addresses.
 const (
-	SmallBlock        = 128 // threads per block of map and rows
 	rowBlocksPerSM    = 64  // blocks per SM that share few long sums of rows
 	columnBlocksPerSM = 3   // blocks per SM that share few long sums of columns
 	minSplitVectors   = 256 // 16-byte vectors of a sum from which on it may be split
 )
 
-// kernelSet is the kernels of an Op for one choice of operands.
-type kernelSet struct {
+// KernelSet is the kernels of an Op for one choice of operands.
+type KernelSet struct {
 	Name    string // prefix of the symbols
 	In, Out []int
 	Unroll  unroll
 }
 
-// unroll is the number of vectors that a thread loads before it uses them: MAP_UNROLL, ROWS_UNROLL
-// and COLUMNS_UNROLL in the CUDA sources.
+// unroll is the number of vectors that a thread of a kernel loads before it uses them: of map, rows
+// and columns; 0 if there is no such kernel.
 type unroll struct{ Mapped, Rows, Columns int64 }
 
 // Symbols are the kernels of each set, then the combine kernel, which adds partial sums.
@@ -213,7 +212,7 @@ func (k *devicePass) threads(vectors int64, d launch.Division) launch.Division {
 }
 
 // covers reports whether a kernel set takes every operand of the pass.
-func (k *devicePass) covers(set *kernelSet) bool {
+func (k *devicePass) covers(set *KernelSet) bool {
 	missing := uint16(k.inputs) | uint16(k.stored|k.summed)<<k.op.inputs
 	for _, operands := range [...][]int{set.In, set.Out} {
 		for _, i := range operands {

@@ -36,7 +36,7 @@ const lerpNeedsDy, lerpNeedsWeight, lerpNeedsEnds = 1, 2, 4 | 8
 // LerpOp describes lerp to the engine. Inputs: dy, weight, a, b.
 var LerpOp = Op{
 	inputs: 4, outputs: 3, denseInputs: lerpNeedsDy,
-	Kernels: []kernelSet{
+	Kernels: []KernelSet{
 		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
 		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 2}},
 	},

@@ -60,7 +60,7 @@ func (d EmbeddingBagBackward) checkDeviceCounts() error {
 	return nil
 }
 
-// Indices of Symbols.
+// Indices of bagKernels.
 const (
 	symbolSumSorted = iota
 	symbolSumArgmax
@@ -77,12 +77,34 @@ const (
 	symbolBounds
 )
 
+// bagKernels are the kernels of a plan: their names, and whether there is one for each dtype.
+var bagKernels = []struct {
+	name    string
+	byDType bool
+}{
+	symbolSumSorted:    {KernelSorted, true},
+	symbolSumArgmax:    {"sorted_argmax", true},
+	symbolLongRows:     {"long_rows", true},
+	symbolDots:         {"sample_weights", true},
+	symbolSingleLaunch: {KernelSingleLaunch, true},
+	symbolClear:        {"clear", false},
+	symbolKeys:         {"keys", false},
+	symbolCount:        {"count", false},
+	symbolScatter:      {"scatter", false},
+	symbolSort:         {"sort", false},
+	symbolArgmax:       {"argmax", false},
+	symbolCollect:      {"collect", false},
+	symbolBounds:       {"bounds", false},
+}
+
 // Symbols implements ops.Program.
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
-	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.Suffix()
-	for _, name := range []string{KernelSorted + suffix, "sorted_argmax" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
-		KernelSingleLaunch + suffix, "clear", "keys", "count", "scatter", "sort", "argmax", "collect", "bounds"} {
-		list = append(list, launch.Symbol{Image: embeddingBag.Image, Name: prefix + name})
+	for _, kernel := range bagKernels {
+		name := embeddingBag.Name + "_" + kernel.name
+		if kernel.byDType {
+			name += "_" + p.DType.Suffix()
+		}
+		list = append(list, launch.Symbol{Image: embeddingBag.Image, Name: name})
 	}
 	return list
 }
@@ -261,21 +283,50 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 		return
 	}
 	r.q.Begin()
-	for _, i := range []int{bagDy, bagIndices, bagOffsets, BagSampleWeights, BagMaxIndices, bagWeight, bagDweight, BagDsample} {
-		r.operand(i)
-	}
-	r.q.Address(launch.WorkspaceOperand, r.base)
-	byPosition := r.args[BagSampleWeights].Given() || r.Mode == "max"
-	for _, word := range []int64{
-		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
-		flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(byPosition),
-		l.from, l.to, r.Counts, r.Totals + l.pass*r.groupTotals()*4, l.pass * r.Digit(), r.Digit(), l.tiles, r.bags, r.bagCounts, r.positionArgmax, r.entryArgmax, r.unit(), r.bounds,
-		r.Partial, r.TotalChunks(), r.Levels(), l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain), l.chunkBlocks, r.Lists,
-		flagWord(r.bagless()),
-	} {
-		r.q.Launch.Put(uint64(word))
-	}
+	a := launch.Append[BagArgs](r.q)
+	r.setOperands(a)
+	r.q.SetAddress(&a.workspace, launch.WorkspaceOperand, r.base)
+	a.rows, a.columns, a.bags, a.total, a.padding = r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding
+	a.last, a.mean, a.byFrequency, a.bagless = flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(r.bagless())
+	a.positions = flagWord(r.args[BagSampleWeights].Given() || r.Mode == "max")
+	a.fromAt, a.toAt, a.countsAt, a.totalsAt = l.from, l.to, r.Counts, r.Totals+l.pass*r.groupTotals()*4
+	a.shift, a.bits, a.tiles = l.pass*r.Digit(), r.Digit(), l.tiles
+	a.bagsAt, a.countedAt, a.argmaxAt, a.sortedArgmaxAt = r.bags, r.bagCounts, r.positionArgmax, r.entryArgmax
+	a.unit, a.boundsAt = r.unit(), r.bounds
+	a.partialAt, a.chunkCapacity, a.levels, a.chunkBlocks, a.listsAt = r.Partial, r.TotalChunks(), r.Levels(), l.chunkBlocks, r.Lists
+	a.lanes, a.slices, a.wide, a.plain = l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain)
 	r.err = r.q.Submit(kernel, grid, launch.BlockThreads)
+}
+
+// setOperands stores the addresses of the operands, their strides, and the element width of those
+// of several dtypes.
+func (r *bagRun) setOperands(a *BagArgs) {
+	address := func(i int, field *launch.Address) {
+		if number := r.operands[i]; number != noOperand {
+			r.q.SetAddress(field, number, r.args[i].Data)
+		}
+	}
+	address(bagDy, &a.dy)
+	address(bagIndices, &a.indices)
+	address(bagOffsets, &a.offsets)
+	address(BagSampleWeights, &a.sampleWeights)
+	address(BagMaxIndices, &a.maxIndices)
+	address(bagWeight, &a.weight)
+	address(bagDweight, &a.dweight)
+	address(BagDsample, &a.dsample)
+	matrix := func(i int, row, column *int64) { *row, *column = r.args[i].Strides[0], r.args[i].Strides[1] }
+	matrix(bagDy, &a.dyBag, &a.dyColumn)
+	matrix(BagMaxIndices, &a.maxBag, &a.maxColumn)
+	matrix(bagWeight, &a.weightRow, &a.weightColumn)
+	matrix(bagDweight, &a.dweightRow, &a.dweightColumn)
+	a.indexStep, a.offsetStep, a.sampleWeightStep = r.args[bagIndices].Strides[0], r.args[bagOffsets].Strides[0], r.args[BagSampleWeights].Strides[0]
+	a.indexWide, a.offsetWide, a.maxWide = r.args[bagIndices].DType.Size()/8, r.args[bagOffsets].DType.Size()/8, r.args[BagMaxIndices].DType.Size()/8
+	a.sampleWeightSingle = flagWord(r.args[BagSampleWeights].DType == tensor.Float32)
+	dsample := sampleRows(&r.args[BagDsample])
+	a.dsampleRow, a.dsampleColumn, a.dsampleSingle = dsample.Strides[0], dsample.Strides[1], flagWord(dsample.DType == tensor.Float32)
+	if dsample.Shape[0] > 1 {
+		a.dsampleWidth = dsample.Shape[1]
+	}
 }
 
 func flagWord(on bool) int64 {
@@ -283,35 +334,4 @@ func flagWord(on bool) int64 {
 		return 1
 	}
 	return 0
-}
-
-// operand packs the address and strides of an operand, and for operands of several dtypes the
-// element width.
-func (r *bagRun) operand(i int) {
-	t := &r.args[i]
-	if at := r.operands[i]; at == noOperand {
-		r.q.Launch.Put(0)
-	} else {
-		r.q.Address(at, t.Data)
-	}
-	if i == BagDsample {
-		t, width := sampleRows(t), int64(0)
-		if t.Shape[0] > 1 {
-			width = t.Shape[1]
-		}
-		for _, word := range []int64{t.Strides[0], t.Strides[1], width, flagWord(t.DType == tensor.Float32)} {
-			r.q.Launch.Put(uint64(word))
-		}
-		return
-	}
-	r.q.Launch.Put(uint64(t.Strides[0]))
-	if i == BagSampleWeights {
-		r.q.Launch.Put(uint64(flagWord(t.DType == tensor.Float32)))
-	}
-	if i == bagDy || i == BagMaxIndices || i == bagWeight || i == bagDweight {
-		r.q.Launch.Put(uint64(t.Strides[1]))
-	}
-	if i == bagIndices || i == bagOffsets || i == BagMaxIndices {
-		r.q.Launch.Put(uint64(t.DType.Size()) / 8)
-	}
 }

@@ -9,22 +9,14 @@ import (
 
 // This file lays out the workspace of embedding bags on a GPU.
 
-// Constants of the kernels in cuda/embedding, by the names kChunk, kTile and so on that the
-// comments give.
+// Tuned numbers of the launches; the kernels know those in args.go.
 const (
 	bagUnit               = 64       // largest unit in rows plus entries; half of it in mode max
 	BagL2Bytes            = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
-	BagChunk              = 32       // kChunk: entries of a chunk, and chunks of a chunk of the next level
-	BagTile               = 2048     // kTile: positions that a block sorts at once
-	BagDigitBits          = 8        // bits of a digit of the radix sort; kDigits is 2^BagDigitBits
-	BagGroup              = 32       // kGroup: adjacent blocks of the sort whose histograms are added up
-	BagStretch            = 32       // kStretch: adjacent positions that a warp looks up at once
-	BagGathered           = 4        // kGathered: entries in flight per thread
 	BagSortBlocks         = 1024     // at most; bagGroup groups
 	bagChunkBlocks        = 3        // blocks per SM that sum chunks while others sum rows
 	bagLongBlocks         = 4        // blocks per SM of the kernel for long rows
 	BagTopChunks          = 64       // chunks of a level that need no larger ones
-	BagSingleLaunchRows   = 255      // kNoRow: rows of a block, at most
 	BagSingleLaunchBlocks = 2        // blocks per SM of the single launch
 )
 

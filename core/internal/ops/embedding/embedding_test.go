@@ -75,7 +75,7 @@ func TestEmbeddingCounts(t *testing.T) {
 
 // The launches are those of bags of one position each, without an address of offsets.
 func TestEmbeddingWords(t *testing.T) {
-	at, size := coretest.WordsOf(t, "embedding_bag", "BagArgs")
+	at, size := coretest.WordsOf[embedding.BagArgs]()
 	for _, row := range []struct {
 		rows, columns, indices int64
 		byFrequency            bool
@@ -99,8 +99,8 @@ func TestEmbeddingWords(t *testing.T) {
 			require.Len(t, l.Words, size)
 			order = append(order, strings.TrimPrefix(l.Symbol, "embedding_bag_backward_"))
 			for name, want := range map[string]uint64{
-				"bagless": 1, "offsets": 0, "sample_weights": 0, "max_indices": 0, "weight": 0, "dsample": 0, "dy": uint64(args[0].Data), "indices": uint64(args[1].Data),
-				"dweight": uint64(args[2].Data), "index_wide": 0, "bags": uint64(row.indices), "total": uint64(row.indices), "positions": 0, "mean": 0, "last": 0,
+				"bagless": 1, "offsets": 0, "sampleWeights": 0, "maxIndices": 0, "weight": 0, "dsample": 0, "dy": uint64(args[0].Data), "indices": uint64(args[1].Data),
+				"dweight": uint64(args[2].Data), "indexWide": 0, "bags": uint64(row.indices), "total": uint64(row.indices), "positions": 0, "mean": 0, "last": 0,
 			} {
 				require.Equal(t, want, l.Words[at[name]], "%s of %s", name, l.Symbol)
 			}
@@ -115,7 +115,7 @@ func TestEmbeddingWords(t *testing.T) {
 // Bags say that they have offsets, even where there are none to read.
 func TestBagsAreNotBagless(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
-	at, _ := coretest.WordsOf(t, "embedding_bag", "BagArgs")
+	at, _ := coretest.WordsOf[embedding.BagArgs]()
 	for _, bags := range []int64{0, 2} {
 		d := coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.NumBags = bags })
 		plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{})

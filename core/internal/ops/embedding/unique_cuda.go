@@ -10,9 +10,7 @@ import (
 
 // This file launches the kernel of unique rows, stage by stage.
 
-// Constants of cuda/embedding/unique_rows.cu.
 const (
-	UniqueBlock      = 1024    // kMaxThreads: threads of a block
 	UniqueGroup      = 32      // words of 32 rows
 	uniqueSingle     = 1 << 13 // largest number of positions for the single launch
 	uniqueSingleRows = 1 << 17 // largest number of rows for the single launch
@@ -94,19 +92,19 @@ func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 // launch runs the stages first..end-1 in one launch.
 func (u *UniqueProgram) launch(q *launch.Queue, args []tensor.Tensor, workspace uintptr, first, end int, grid int64, block uint32) error {
 	q.Begin()
-	for i := UniqueIndices; i <= uniqueInverse; i++ {
-		t := &args[i]
-		q.Address(i, t.Data)
-		q.Launch.Put(uint64(t.Strides[0] * t.DType.Size()))
-		if i == UniqueIndices {
-			q.Launch.Put(uint64(t.DType.Size()) / 8)
-		}
+	a, l := launch.Append[UniqueArgs](q), u.Layout()
+	set := func(i int, field *launch.Address, step *int64) {
+		q.SetAddress(field, i, args[i].Data)
+		*step = args[i].Strides[0] * args[i].DType.Size()
 	}
-	q.Address(uniqueCount, args[uniqueCount].Data)
-	q.Address(launch.WorkspaceOperand, workspace)
-	l := u.Layout()
-	for _, word := range []int64{u.D.NumRows, u.D.Total, u.D.Padding(), u.D.MaxRows(), l.Words, l.Totals, l.Counts, l.Shift, int64(first), int64(end)} {
-		q.Launch.Put(uint64(word))
-	}
+	set(UniqueIndices, &a.indices, &a.indexStep)
+	set(uniqueOut, &a.rows, &a.rowsStep)
+	set(uniqueInverse, &a.inverse, &a.inverseStep)
+	a.indexWide = args[UniqueIndices].DType.Size() / 8
+	q.SetAddress(&a.count, uniqueCount, args[uniqueCount].Data)
+	q.SetAddress(&a.workspace, launch.WorkspaceOperand, workspace)
+	a.numRows, a.total, a.padding, a.most = u.D.NumRows, u.D.Total, u.D.Padding(), u.D.MaxRows()
+	a.words, a.totalsAt, a.countsAt, a.shift = l.Words, l.Totals, l.Counts, l.Shift
+	a.stage, a.end = int64(first), int64(end)
 	return q.Submit(0, grid, block)
 }

@@ -110,7 +110,7 @@ func TestUniqueRowsThreads(t *testing.T) {
 
 // The words of a launch are the fields of the struct in cuda/, and the stages come in their order.
 func TestUniqueRowsWords(t *testing.T) {
-	at, size := coretest.WordsOf(t, "unique_rows", "UniqueArgs")
+	at, size := coretest.WordsOf[embedding.UniqueArgs]()
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	padding := int64(-1)
 	d := embedding.UniqueRows{NumRows: 1 << 20, Total: 50000, IndexDType: tensor.Int64, PaddingIdx: &padding}
@@ -125,13 +125,12 @@ func TestUniqueRowsWords(t *testing.T) {
 	for stage, l := range fake.Launches {
 		require.Len(t, l.Words, size)
 		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], uint32(launch.BlockThreads)}, []any{l.Symbol, l.Stream, l.Grid, l.Block})
-		for name, want := range map[string]int64{"indices": 1 << 40, "index_step": -24, "index_wide": 1, "rows": 2 << 40, "rows_step": 8, "inverse": 3 << 40,
-			"inverse_step": 4, "count": 4 << 40, "workspace": 100 << 40, "num_rows": 1 << 20, "total": 50000, "padding": 1<<20 - 1, "most": 50000,
-			"words": 1 << 15, "totals_at": 8 << 15, "counts_at": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
+		for name, want := range map[string]int64{"indices": 1 << 40, "indexStep": -24, "indexWide": 1, "rows": 2 << 40, "rowsStep": 8, "inverse": 3 << 40,
+			"inverseStep": 4, "count": 4 << 40, "workspace": 100 << 40, "numRows": 1 << 20, "total": 50000, "padding": 1<<20 - 1, "most": 50000,
+			"words": 1 << 15, "totalsAt": 8 << 15, "countsAt": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
 			require.Equal(t, want, int64(l.Words[at[name]]), "%s in stage %d", name, stage)
 		}
 	}
-	require.EqualValues(t, embedding.UniqueBlock, coretest.SourceConstant(t, "unique_rows", "kMaxThreads"))
 	stages := []string{"clear", "set_bits", "count", "rows", "inverse"}
 	require.Len(t, stages, embedding.UniqueStages)
 	for stage, name := range stages {
@@ -143,7 +142,7 @@ func TestUniqueRowsWords(t *testing.T) {
 // the same.
 func TestUniqueRowsLaunches(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
-	at, _ := coretest.WordsOf(t, "unique_rows", "UniqueArgs")
+	at, _ := coretest.WordsOf[embedding.UniqueArgs]()
 	for _, row := range []struct {
 		rows, total int64
 		kernel      string

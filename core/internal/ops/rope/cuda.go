@@ -10,13 +10,7 @@ import (
 
 // This file chooses the kernel and its launch configuration.
 
-const (
-	maxRowsPerThread   = 4 // kRows in cuda/rope: rows of a thread that computes angles
-	maxTokensPerThread = 8 // tokens of a thread if tokens have few rows
-)
-
-// BlockThreads is the number of threads per block.
-const BlockThreads = 256
+const maxTokensPerThread = 8 // tokens of a thread if tokens have few rows
 
 // Indices of the kernels in Symbols: angles computed from positions; angles read from tables;
 // angles computed from positions, with several tokens per thread.
@@ -56,21 +50,11 @@ func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error
 	rotations, n := p.rotations(args)
 	l := p.configure(args, rotations[:n])
 	q.Begin()
-	p.packArguments(q, args, &l)
-	for i := range rotations {
-		if i == n {
-			var none [16]uint64 // an absent RopeOperand
-			q.Launch.Put(none[:]...)
-			break
-		}
-		r, g := &rotations[i], &l.groups[i]
-		q.Divide(p.division(r, &l, g))
-		q.Address(r.input, r.in.data)
-		q.Address(r.output, r.out.data)
-		q.Launch.Put(uint64(g.rows), uint64(g.chunks))
-		q.Launch.Put(Divisor32(max(1, g.chunks))...)
-		p.packStrides(q, &r.in, g.in)
-		p.packStrides(q, &r.out, g.out)
+	a := launch.Append[RopeArgs](q)
+	p.setProblem(q, &a.problem, args, &l)
+	for i := range rotations[:n] {
+		q.Divide(p.division(&rotations[i], &l, &l.groups[i]))
+		p.setOperand(q, &a.operand[i], &rotations[i], &l.groups[i])
 	}
 	kernel := kernelByPosition
 	switch {
@@ -79,14 +63,14 @@ func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error
 	case l.tokensPerThread > 0:
 		kernel = kernelAlongTokens
 	}
-	return q.Submit(kernel, l.tiles*l.chunks, BlockThreads)
+	return q.Submit(kernel, l.tiles*l.chunks, launch.BlockThreads)
 }
 
 // division is how the CTAs of an operand divide its rows.
 func (p *Program) division(r *rotation, l *launchConfig, g *rowGroups) launch.Division {
 	lanes := int64(1) << l.log2Lanes
 	d := launch.Division{Groups: g.number, GroupUnit: "batches", Rows: g.rows, Columns: l.tokens, RowUnit: "heads", ColumnUnit: "tokens",
-		BlockRows: l.rowsPerThread * BlockThreads / lanes, BlockColumns: lanes / l.units,
+		BlockRows: l.rowsPerThread * launch.BlockThreads / lanes, BlockColumns: lanes / l.units,
 		ThreadRows: l.rowsPerThread, ThreadVectors: 2, VectorElements: l.vector}
 	if p.Pairing == "interleaved" && l.vector > 1 {
 		d.ThreadVectors = 1
@@ -120,7 +104,7 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 		l.rotating = 2 * p.pairs / l.vector
 		l.units = l.rotating + l.copied
 	}
-	for 1<<l.log2Lanes < min(BlockThreads, l.units*l.tokens) {
+	for 1<<l.log2Lanes < min(launch.BlockThreads, l.units*l.tokens) {
 		l.log2Lanes++
 	}
 	l.tiles = num.CeilDiv(l.units*l.tokens, 1<<l.log2Lanes)
@@ -128,7 +112,7 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 		l.groups[i] = p.groups(&rotations[i], differ)
 	}
 	least := int64(p.numSMs) * 3 / 4 // blocks: fewer blocks with more rows each are faster than more blocks
-	l.rowsPerThread = maxRowsPerThread
+	l.rowsPerThread = MaxRowsPerThread
 	switch {
 	case p.hasTables(args): // all rows of a thread share what it reads
 		l.rowsPerThread, least = 64, int64(p.numSMs)*2
@@ -140,7 +124,7 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 		l.chunks = 0
 		for i := range rotations {
 			g := &l.groups[i]
-			g.chunks = num.CeilDiv(g.rows, l.rowsPerThread*BlockThreads>>l.log2Lanes)
+			g.chunks = num.CeilDiv(g.rows, l.rowsPerThread*launch.BlockThreads>>l.log2Lanes)
 			l.chunks += g.chunks * g.number
 		}
 		if l.rowsPerThread == 1 || l.tiles*l.chunks >= least {
@@ -152,9 +136,9 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 // hasFewRows reports whether a token has too few rows to amortize its angles while the widest
 // vectors suit all rows.
 func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
-	hasFew := l.tokens == p.SeqLen && 1<<l.log2Lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
+	hasFew := l.tokens == p.SeqLen && 1<<l.log2Lanes == launch.BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
 	for i := range rotations {
-		hasFew = hasFew && l.groups[i].number*l.groups[i].rows < maxRowsPerThread && rotations[i].in.step != 0
+		hasFew = hasFew && l.groups[i].number*l.groups[i].rows < MaxRowsPerThread && rotations[i].in.step != 0
 	}
 	return hasFew
 }
@@ -162,7 +146,7 @@ func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
 // alongTokens gives each thread the same unit of several tokens, a grid stride apart.
 func (p *Program) alongTokens(l *launchConfig) {
 	whole := l.units // tiles that end where a token does
-	for whole%2 == 0 && l.units/whole < BlockThreads {
+	for whole%2 == 0 && l.units/whole < launch.BlockThreads {
 		whole /= 2
 	}
 	tokens := int64(maxTokensPerThread)
@@ -174,7 +158,7 @@ func (p *Program) alongTokens(l *launchConfig) {
 	}
 	if l.tokensPerThread = tokens; tokens > 1 {
 		l.tiles = num.CeilDiv(l.tiles, tokens*whole) * whole
-		l.tokenStride = l.tiles * BlockThreads / l.units
+		l.tokenStride = l.tiles * launch.BlockThreads / l.units
 		l.tokensPerThread = num.CeilDiv(l.tokens, l.tokenStride)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/internal/coretest"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -15,7 +16,7 @@ import (
 // blocks enough.
 func TestRopeLaunchesOfFewRows(t *testing.T) {
 	const many = 1 << 20
-	problem, _ := coretest.WordsOf(t, "rope", "RopeProblem")
+	problem, _ := coretest.WordsOf[rope.RopeProblem]()
 	for _, c := range []struct {
 		about                    string
 		batch, heads, seq, width int64
@@ -58,8 +59,8 @@ func TestRopeLaunchesOfFewRows(t *testing.T) {
 			word := func(name string) int64 { return int64(fake.Launches[0].Words[problem[name]]) }
 			require.Equal(t, c.tokens, word("most"))
 			if c.tokens > 1 {
-				require.Zero(t, word("tiles")*rope.BlockThreads%word("units"), "a thread stays at its unit")
-				require.Equal(t, word("tiles")*rope.BlockThreads/word("units"), word("stride"))
+				require.Zero(t, word("tiles")*launch.BlockThreads%word("units"), "a thread stays at its unit")
+				require.Equal(t, word("tiles")*launch.BlockThreads/word("units"), word("stride"))
 				require.GreaterOrEqual(t, word("stride")*c.tokens, c.seq)
 			}
 		})

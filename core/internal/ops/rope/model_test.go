@@ -34,10 +34,10 @@ type ropeModel struct {
 
 func modelRope(t *testing.T) *coretest.FakeCUDA {
 	t.Helper()
-	problem, first := coretest.WordsOf(t, "rope", "RopeProblem")
-	operand, size := coretest.WordsOf(t, "rope", "RopeOperand")
+	problem, first := coretest.WordsOf[rope.RopeProblem]()
+	operand, size := coretest.WordsOf[rope.RopeOperand]()
 	return (&coretest.FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
-		m := &ropeModel{t: t, words: l.Words(), problem: problem, operand: operand, first: first, size: size, rows: coretest.SourceConstant(t, "rope", "kRows")}
+		m := &ropeModel{t: t, words: l.Words(), problem: problem, operand: operand, first: first, size: size, rows: rope.MaxRowsPerThread}
 		m.half, m.tokens = strings.Contains(symbol, "_half_"), strings.Contains(symbol, "_tokens_")
 		for _, row := range tensor.DTypeRows {
 			if strings.HasSuffix(symbol, "_"+row.Suffix) {
@@ -99,22 +99,22 @@ func quotient(n int64, by []uint64, wide bool) int64 {
 func (m *ropeModel) thread(block, thread, threads int64) {
 	lanes, tiles, units, tokens := int64(1)<<m.word("lanes", 0), m.word("tiles", 0), m.word("units", 0), m.word("tokens", 0)
 	divide := func(n int64, by string, wide bool) int64 { return quotient(n, m.words[m.problem[by]:], wide) }
-	chunk := divide(block, "by_tiles", false)
+	chunk := divide(block, "byTiles", false)
 	index := (block-chunk*tiles)*lanes + thread%lanes
-	place := divide(index, "by_units", true)
+	place := divide(index, "byUnits", true)
 	if place >= m.word("places", 0) {
 		return
 	}
 	batch := int64(0)
 	if m.word("places", 0) != tokens {
-		batch = divide(place, "by_tokens", true)
+		batch = divide(place, "byTokens", true)
 	}
 	o := m.words[m.first:]
 	if chunk >= m.word("chunks", 0) {
 		o, chunk = o[m.size:], chunk-m.word("chunks", 0)
 	}
 	o = o[:m.size]
-	group := quotient(chunk, o[m.operand["by_chunks"]:], false)
+	group := quotient(chunk, o[m.operand["byChunks"]:], false)
 	chunk -= group * int64(o[m.operand["chunks"]])
 	run, rows, token, unit := m.word("run", 0), int64(o[m.operand["rows"]]), place-batch*tokens, index-place*units
 	row := (chunk*(threads/lanes) + thread/lanes) * run
@@ -143,9 +143,9 @@ func (m *ropeModel) rotate(o []uint64, number [4]int64, unit int64) {
 		}
 		return at
 	}
-	in := func(e int64) float64 { return load(address("in", "in_stride", e), m.dtype) }
+	in := func(e int64) float64 { return load(address("in", "inStride", e), m.dtype) }
 	out := func(e int64, v float64) {
-		coretest.Encode(m.dtype, unsafe.Slice((*byte)(cpu.Pointer(uintptr(address("out", "out_stride", e)))), m.dtype.Size()), v)
+		coretest.Encode(m.dtype, unsafe.Slice((*byte)(cpu.Pointer(uintptr(address("out", "outStride", e)))), m.dtype.Size()), v)
 	}
 	vector, start, pairs, rotating := m.word("vector", 0), m.word("start", 0), m.word("pairs", 0), m.word("rotating", 0)
 	if unit >= rotating {
@@ -188,18 +188,18 @@ func (m *ropeModel) rotate(o []uint64, number [4]int64, unit int64) {
 func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 	position := token
 	if p := m.word("positions", 0); p != 0 {
-		position = int64(load(p+batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), tensor.DTypeRows[m.word("position_dtype", 0)].DType))
+		position = int64(load(p+batch*m.word("positionStride", 0)+token*m.word("positionStride", 1), tensor.DTypeRows[m.word("positionDtype", 0)].DType))
 	}
 	if m.word("cos", 0) != 0 {
 		if position < 0 || position >= m.word("rows", 0) {
 			return 1, 0, 1, 0
 		}
 		look := func(name string, column int64) float64 {
-			at := batch*m.word(name+"_stride", 0) + position*m.word(name+"_stride", 1) + column*m.word(name+"_stride", 2)
-			return load(m.word(name, 0)+at, tensor.DTypeRows[m.word(name+"_dtype", 0)].DType)
+			at := batch*m.word(name+"Stride", 0) + position*m.word(name+"Stride", 1) + column*m.word(name+"Stride", 2)
+			return load(m.word(name, 0)+at, tensor.DTypeRows[m.word(name+"Dtype", 0)].DType)
 		}
-		i := pair * m.word("pair_stride", 0)
-		j := i + m.word("partner_offset", 0)
+		i := pair * m.word("pairStride", 0)
+		j := i + m.word("partnerOffset", 0)
 		return look("cos", i), look("sin", i), look("cos", j), look("sin", j)
 	}
 	frequency := m.frequency(pair)
@@ -232,16 +232,21 @@ func (m *ropeModel) frequency(pair int64) float64 {
 		factor := m.number("coarse", int(k))
 		product := coarse * factor
 		low = math.FMA(low, factor, math.FMA(coarse, factor, -product))
-		coarse, relative = product, relative+short("coarse_low", k)
+		coarse, relative = product, relative+short("coarseLow", k)
 	}
 	product := first * coarse
 	rest := math.FMA(first, low, math.FMA(first, coarse, -product))
-	return product + math.FMA(product, relative+short("fine_low", pair%fine), rest)
+	return product + math.FMA(product, relative+short("fineLow", pair%fine), rest)
+}
+
+// wordsOf is a part of an argument in words.
+func wordsOf(f *rope.Frequencies) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(f)), unsafe.Sizeof(*f)/8)
 }
 
 // The frequencies of a launch are those of the CPU, which are the nearest, but for one in 2^20.
 func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
-	problem, _ := coretest.WordsOf(t, "rope", "RopeProblem")
+	problem, _ := coretest.WordsOf[rope.RopeProblem]()
 	for _, base := range []ops.Scalar{10000, 500000, 2, 1e-200, 1e200} {
 		for _, pairs := range []int64{1, 64, 65, 20000} {
 			checked, err := rope.Rope{HeadDim: 2 * pairs, Base: &base, DType: tensor.Float32}.Problem()
@@ -249,7 +254,7 @@ func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 			program, err := checked.Compile(checked, 1, true, ops.Preference{})
 			require.NoError(t, err)
 			p := program.(*rope.Program)
-			m := &ropeModel{t: t, problem: problem, words: append(make([]uint64, problem["fine"]), p.Powers...)}
+			m := &ropeModel{t: t, problem: problem, words: append(make([]uint64, problem["fine"]), wordsOf(&p.Frequencies)...)}
 			m.words[problem["pairs"]] = uint64(pairs)
 			differ := 0
 			for pair, want := range p.Frequency {
@@ -263,6 +268,8 @@ func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 	}
 }
 
+func words(divisor [2]int64) []uint64 { return []uint64{uint64(divisor[0]), uint64(divisor[1])} }
+
 // What a launch says of a divisor divides every number that a kernel asks of it.
 func TestDivisorsOfLaunch(t *testing.T) {
 	for _, d := range []int64{1, 2, 3, 5, 7, 12, 64, 65, 255, 641, 1<<20 - 1, 1 << 20, 1<<30 + 1, 1<<31 - 1} {
@@ -270,12 +277,12 @@ func TestDivisorsOfLaunch(t *testing.T) {
 			if n < 0 || n >= 1<<31 {
 				continue
 			}
-			require.Equal(t, n/d, quotient(n, rope.Divisor32(d), false), "%d / %d", n, d)
+			require.Equal(t, n/d, quotient(n, words(rope.Divisor32(d)), false), "%d / %d", n, d)
 		}
 	}
 	for _, d := range []int64{1, 2, 3, 5, 7, 12, 72, 1<<20 - 1, 1 << 20, 1<<40 + 1, 1<<62 - 1, math.MaxInt64} {
 		for _, n := range []int64{0, 1, d - 1, d, math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / d * d, math.MaxInt64/d*d - 1} {
-			require.Equal(t, n/d, quotient(n, rope.Divisor64(d), true), "%d / %d", n, d)
+			require.Equal(t, n/d, quotient(n, words(rope.Divisor64(d)), true), "%d / %d", n, d)
 		}
 	}
 }

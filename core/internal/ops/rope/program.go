@@ -12,11 +12,11 @@ import (
 // Program is a compiled problem.
 type Program struct {
 	*problem
-	numSMs    int       // multiprocessors
-	pairs     int64     // RotaryDim / 2
-	Frequency []float64 // radians per position, by pair
-	fastest   float64   // largest frequency
-	Powers    []uint64  // kernel arguments of powersOfLaunch
+	numSMs      int         // multiprocessors
+	pairs       int64       // RotaryDim / 2
+	Frequency   []float64   // radians per position, by pair
+	fastest     float64     // largest frequency
+	Frequencies Frequencies // of CUDA kernels
 }
 
 func (d *problem) compile(numSMs int, preference ops.Preference) (*Program, error) {
@@ -30,7 +30,7 @@ func (d *problem) compile(numSMs int, preference ops.Preference) (*Program, erro
 		p.Frequency[i] = f.High
 		p.fastest = max(p.fastest, f.High)
 	}
-	p.Powers = powersOfLaunch(list)
+	p.Frequencies = frequenciesOf(list)
 	return p, nil
 }
 

@@ -46,8 +46,8 @@ type scanWords struct {
 }
 
 func wordsOfScan(t *testing.T, l *coretest.FakeLaunch) scanWords {
-	at, size := coretest.WordsOf(t, "scan", "ScanArgs")
-	inside, operand := coretest.WordsOf(t, "scan", "Strided")
+	at, size := coretest.SourceWordsOf(t, "scan", "ScanArgs")
+	inside, operand := coretest.SourceWordsOf(t, "scan", "Strided")
 	for i, name := range []string{"dy", "x", "dx"} { // declared last, and counted as one word each
 		at[name] = size - 3 + i*operand
 	}

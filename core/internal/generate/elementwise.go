@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+)
+
+// elementTuning are the numbers that the functors of element operations inherit: how many operands
+// they have, and the vectors that a thread loads before it uses the first.
+func elementTuning() string {
+	var b strings.Builder
+	for _, op := range elementwise.Ops {
+		for _, set := range op.Kernels {
+			numbers := []string{fmt.Sprintf("IN = %d", len(set.In)), fmt.Sprintf("OUT = %d", len(set.Out))}
+			for _, unroll := range []struct {
+				kernel  string
+				vectors int64
+			}{{"MAP", set.Unroll.Mapped}, {"ROWS", set.Unroll.Rows}, {"COLUMNS", set.Unroll.Columns}} {
+				if unroll.vectors > 0 {
+					numbers = append(numbers, fmt.Sprintf("%s_UNROLL = %d", unroll.kernel, unroll.vectors))
+				}
+			}
+			fmt.Fprintf(&b, "\nstruct %sTuning {\n    static constexpr int %s;\n};\n", camel(set.Name), strings.Join(numbers, ", "))
+		}
+	}
+	return b.String()
+}
+
+// camel is lerp_backward as LerpBackward.
+func camel(name string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(name, "_") {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}

@@ -1,0 +1,87 @@
+package embedding
+
+import "github.com/sternway/sternway/core/internal/launch"
+
+// This file states the arguments and the constants of the CUDA kernels of embeddings:
+// core/internal/generate writes cuda/embedding/args.gen.cuh from it.
+
+// Constants of the kernels.
+const (
+	BagChunk            = 32   // entries of the smallest chunk, and chunks of a larger one
+	BagTile             = 2048 // entries that a CTA sorts at once
+	BagDigitBits        = 8    // bits of a digit of the radix sort
+	BagGroup            = 32   // adjacent CTAs of the sort whose histograms are added up
+	BagStretch          = 32   // adjacent positions that a warp looks up at once
+	BagGathered         = 4    // entries in flight per thread
+	BagSingleLaunchRows = 255  // single launch: rows of a CTA at most
+	UniqueBlock         = 1024 // unique rows: threads of a CTA at most
+)
+
+// BagArgs is the argument of all kernels of embedding bags. Strides and steps are in elements,
+// fields `..._at` are byte offsets into the workspace, absent operands are 0.
+type BagArgs struct {
+	dy                          launch.Address `cuda:"const char*"`
+	dyBag, dyColumn             int64
+	indices                     launch.Address `cuda:"const char*"`
+	indexStep, indexWide        int64          // 1: 64 bits, 0: 32 bits
+	offsets                     launch.Address `cuda:"const char*"`
+	offsetStep, offsetWide      int64
+	sampleWeights               launch.Address `cuda:"const char*"`
+	sampleWeightStep            int64
+	sampleWeightSingle          int64          // 1: float32 beside any T
+	maxIndices                  launch.Address `cuda:"const char*"`
+	maxBag, maxColumn, maxWide  int64
+	weight                      launch.Address `cuda:"const char*"`
+	weightRow, weightColumn     int64
+	dweight                     launch.Address
+	dweightRow, dweightColumn   int64
+	dsample                     launch.Address
+	dsampleRow, dsampleColumn   int64
+	dsampleWidth, dsampleSingle int64 // width: columns of its rows, 0 if it is a vector
+	workspace                   launch.Address
+	rows, columns, bags, total  int64 // rows and columns of weight, rows of dy, number of indices
+	padding                     int64 // the row that is not counted, or -1
+	last, mean, byFrequency     int64 // flags; last: offsets include the end of the last bag
+	positions                   int64 // 1: an entry carries its position through the sort, 0: its bag
+	fromAt, toAt                int64 // entries: input, output of a pass
+	countsAt, totalsAt          int64 // of a sort pass: [CTA][digit], [group of CTAs][digit]
+	// Of a sort pass: the digit, and the tiles of a CTA; clear: number of 16-byte words; single
+	// launch: rows of a CTA.
+	shift, bits, tiles int64
+	bagsAt             int64 // bag of each position
+	countedAt          int64 // mean: number of counted indices of each bag
+	// Max: a bit for each column whose argmax it is, for each position; for each sorted entry.
+	argmaxAt, sortedArgmaxAt int64
+	// Rows plus entries that a group of threads handles; row and entry where each unit begins
+	// (merge path).
+	unit, boundsAt        int64
+	partialAt             int64 // sums of chunks, one level after the other
+	chunkCapacity, levels int64 // chunks on all levels; number of levels
+	lanes, slices         int64 // threads that share a row; slices that a row is cut into
+	wide, plain           int64 // 16-byte accesses; a summand is dy alone
+	chunkBlocks           int64 // CTAs of the row kernel that sum chunks
+	listsAt               int64 // ChunkLists
+	// 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
+	// once per tile, so bags and plain embeddings share all kernels.
+	bagless int64
+}
+
+// UniqueArgs is the argument of the kernel of unique rows. Steps are in bytes, as are offsets into
+// the workspace, which begins with the words.
+type UniqueArgs struct {
+	indices              launch.Address `cuda:"const char*"`
+	indexStep, indexWide int64          // wide: 64 bits
+	rows                 launch.Address
+	rowsStep             int64
+	inverse              launch.Address
+	inverseStep          int64
+	count                launch.Address `cuda:"i64*"`
+	workspace            launch.Address
+	numRows, total       int64
+	padding              int64 // the row that is not counted, or -1
+	most                 int64 // elements of rows
+	words                int64 // a multiple of any CTA size
+	totalsAt, countsAt   int64 // set bits in 2^shift groups of 32 words; in each group
+	shift                int64
+	stage, end           int64 // the stages stage..end-1
+}
