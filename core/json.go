@@ -59,8 +59,8 @@ func ParseDevice(text string) (tensor.Device, error) {
 	return tensor.Device{}, errs.New(errs.Unsupported, "select", "device", "cpu or cuda:N", fmt.Sprintf("%q", errs.Clip(text)), "")
 }
 
-// DescribeJSON describes a plan to Python: its operands, SKU, workspace and, in words, its launch
-// configuration.
+// DescribeJSON describes a plan to Python: its operands, SKU, workspace, and the tasks or launches of
+// a run.
 func (p *Plan) DescribeJSON() string {
 	type row struct {
 		Name     string `json:"name"`
@@ -73,8 +73,8 @@ func (p *Plan) DescribeJSON() string {
 	}
 	text, _ := json.Marshal(map[string]any{
 		"operands": rows, "device": p.device.String(), "sku": p.SKU(),
-		"workspace_size": p.WorkspaceSize(), "workspace_for": p.WorkspaceFor(), "spares_contiguous": p.sparesContiguous(),
-		"geometry": p.program.Geometry(), "bytes": p.problem.Traffic,
+		"workspace_size": p.WorkspaceSize(),
+		"geometry":       p.geometry(), "bytes": p.problem.Traffic,
 	})
 	return string(text)
 }

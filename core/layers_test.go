@@ -17,8 +17,9 @@ import (
 var layers = [][]string{
 	{"driver", "internal/errs", "internal/num", "internal/threads", "internal/ops/scan/operand"},
 	{"internal/tensor"},
-	{"internal/cpu", "internal/launch"},
-	{"internal/ops", "internal/ops/scan/gpu", "internal/ops/scan/host"},
+	{"internal/cpu"},
+	{"internal/launch", "internal/ops/scan/host"}, // scans on the CPU do not know CUDA launches
+	{"internal/ops", "internal/ops/scan/gpu"},
 	{"internal/ops/elementwise", "internal/ops/embedding", "internal/ops/rope", "internal/ops/scan"},
 	{"."},
 	{"internal/generate"}, // writes files of other languages

@@ -28,12 +28,6 @@ type SKU struct {
 	Guarantee  PrecisionGuarantee `json:"precision_guarantee"`
 }
 
-// sparesContiguous reports whether runs with contiguous operands need no workspace.
-func (p *Plan) sparesContiguous() bool {
-	s, ok := p.program.(ops.ConditionalWorkspace)
-	return ok && s.SparesContiguous()
-}
-
 // PrecisionGuarantee states the numerical properties that a plan guarantees.
 type PrecisionGuarantee struct {
 	MathPrecision           string `json:"math_precision"` // type of elementwise arithmetic
@@ -66,7 +60,7 @@ func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Pref
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPreference(problem, preference); err != nil {
+	if err := checkPreference(problem, device, preference); err != nil {
 		return nil, err
 	}
 	backend, err := backendFor(device, problem.Op())
@@ -88,8 +82,11 @@ func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Pref
 }
 
 // checkPreference refuses a kernel name that the kind does not have and a negative workspace limit.
-func checkPreference(p *ops.Problem, preference ops.Preference) error {
+func checkPreference(p *ops.Problem, device tensor.Device, preference ops.Preference) error {
 	known := p.Family.Kind(p.Kind).Kernels
+	if device.Type == tensor.DeviceCPU && p.Family.HostKernels != nil {
+		known = p.Family.HostKernels
+	}
 	if preference.Kernel != "" && !slices.Contains(known, preference.Kernel) {
 		return errs.New(errs.Unsupported, p.Op(), "preference.kernel", errs.OrList(known), fmt.Sprintf("%q", preference.Kernel), "")
 	}
@@ -108,20 +105,13 @@ func (p *Plan) Device() Device { return p.device }
 // WorkspaceSize is the number of bytes of device memory that suffice for every run.
 func (p *Plan) WorkspaceSize() int64 { return p.program.Workspace() }
 
-// WorkspaceFor names the one optional operand that needs the workspace; "" if every run needs it.
-func (p *Plan) WorkspaceFor() string {
-	if i := p.workspaceFor(); i >= 0 {
-		return p.problem.Operands[i].Name
-	}
-	return ""
-}
-
-// workspaceFor is the index of the operand of WorkspaceFor, or -1.
-func (p *Plan) workspaceFor() int {
+// WorkspaceNeed is the number of bytes of device memory that suffices for a run. Bit i of given says
+// that operand i of Operands is given; contiguous, that all these are.
+func (p *Plan) WorkspaceNeed(given uint, contiguous bool) int64 {
 	if s, ok := p.program.(ops.ConditionalWorkspace); ok {
-		return s.WorkspaceOperand()
+		return s.WorkspaceNeed(given, contiguous)
 	}
-	return -1
+	return p.program.Workspace()
 }
 
 // PrecisionGuarantee states the numerical properties that the plan guarantees.

@@ -188,12 +188,23 @@ func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 	return nil
 }
 
+// givenOf returns the arguments of WorkspaceNeed.
+func givenOf(args []tensor.Tensor) (given uint, contiguous bool) {
+	contiguous = true
+	for i := range args {
+		if args[i].Given() {
+			given |= 1 << i
+			contiguous = contiguous && args[i].Contiguous()
+		}
+	}
+	return given, contiguous
+}
+
 // checkWorkspace validates the workspace tensor of a run.
 func (p *Plan) checkWorkspace(w *tensor.Tensor, args []tensor.Tensor) error {
 	op, needed := p.op, p.program.Workspace()
 	if !w.Given() {
-		s, ok := p.program.(ops.ConditionalWorkspace)
-		if needed > 0 && (!ok || s.NeedsWorkspace(args)) {
+		if needed > 0 && p.WorkspaceNeed(givenOf(args)) > 0 {
 			e := errs.New(errs.WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), "nothing", "")
 			e.Needed = needed
 			return e

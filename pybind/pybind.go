@@ -55,14 +55,15 @@ func Describe(plan int64) (text string, err error) {
 	return p.DescribeJSON(), nil
 }
 
-// Divide returns how a run of a plan with contiguous operands divides its work, as JSON.
-func Divide(plan int64) (text string, err error) {
+// WorkspaceNeed returns how many bytes of workspace suffice for a run. Bit i of given says that
+// operand i is given; contiguous is 1 if all these are, and 0 otherwise.
+func WorkspaceNeed(plan, given, contiguous int64) (bytes int64, err error) {
 	defer recoverTo(&err)
 	p, err := lookup(plan)
 	if err != nil {
-		return "", encodeError(err)
+		return 0, encodeError(err)
 	}
-	return p.DivisionJSON(), nil
+	return p.WorkspaceNeed(uint(given), contiguous == 1), nil
 }
 
 // Inspect describes a tensor, the only item of a tuple as [Run] takes it, as JSON: shape, strides

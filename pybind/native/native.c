@@ -117,30 +117,6 @@ PyObject * _wrap__native_pybind_Describe(PyObject * PYBINDGEN_UNUSED(dummy), PyO
 
 
 PyObject *
-_wrap__native_pybind_Divide(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
-{
-    PyObject *py_retval;
-    char *retval;
-    int64_t plan;
-    const char *keywords[] = {"plan", NULL};
-
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &plan)) {
-        return NULL;
-    }
-    sw_attach_thread();
-    retval = pybind_Divide(plan);
-    if (PyErr_Occurred()) {
-        if (retval != NULL) free(retval);
-        return NULL;
-    }
-    py_retval = Py_BuildValue((char *) "s", retval);
-    free(retval);
-    return py_retval;
-}
-PyObject * _wrap__native_pybind_Divide(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
-
-
-PyObject *
 _wrap__native_pybind_GetNumThreads(PyObject *PYBINDGEN_UNUSED(_args), PyObject *PYBINDGEN_UNUSED(_kwargs))
 {
     PyObject *py_retval;
@@ -337,6 +313,30 @@ PyObject * _wrap__native_pybind_StoreTorch(PyObject * PYBINDGEN_UNUSED(dummy), P
 
 
 PyObject *
+_wrap__native_pybind_WorkspaceNeed(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    int64_t retval;
+    int64_t plan;
+    int64_t given;
+    int64_t contiguous;
+    const char *keywords[] = {"plan", "given", "contiguous", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "LLL", (char **) keywords, &plan, &given, &contiguous)) {
+        return NULL;
+    }
+    sw_attach_thread();
+    retval = pybind_WorkspaceNeed(plan, given, contiguous);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "L", retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_WorkspaceNeed(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
+
+PyObject *
 _wrap__native_pybind_XLAHandler(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
 {
     PyObject *py_retval;
@@ -362,7 +362,6 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_CanImplement", (PyCFunction) _wrap__native_pybind_CanImplement, METH_KEYWORDS|METH_VARARGS, "pybind_CanImplement(plan, operands)\n\ntype: plan: int64_t\ntype: operands: int64_t" },
     {(char *) "pybind_CheckShapes", (PyCFunction) _wrap__native_pybind_CheckShapes, METH_KEYWORDS|METH_VARARGS, "pybind_CheckShapes(plan, operands)\n\ntype: plan: int64_t\ntype: operands: char *" },
     {(char *) "pybind_Describe", (PyCFunction) _wrap__native_pybind_Describe, METH_KEYWORDS|METH_VARARGS, "pybind_Describe(plan)\n\ntype: plan: int64_t" },
-    {(char *) "pybind_Divide", (PyCFunction) _wrap__native_pybind_Divide, METH_KEYWORDS|METH_VARARGS, "pybind_Divide(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_GetNumThreads", (PyCFunction) _wrap__native_pybind_GetNumThreads, METH_NOARGS, "pybind_GetNumThreads()\n\n" },
     {(char *) "pybind_Info", (PyCFunction) _wrap__native_pybind_Info, METH_NOARGS, "pybind_Info()\n\n" },
     {(char *) "pybind_Inspect", (PyCFunction) _wrap__native_pybind_Inspect, METH_KEYWORDS|METH_VARARGS, "pybind_Inspect(operands)\n\ntype: operands: int64_t" },
@@ -372,6 +371,7 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_SetCheck", (PyCFunction) _wrap__native_pybind_SetCheck, METH_KEYWORDS|METH_VARARGS, "pybind_SetCheck(on)\n\ntype: on: int64_t" },
     {(char *) "pybind_SetNumThreads", (PyCFunction) _wrap__native_pybind_SetNumThreads, METH_KEYWORDS|METH_VARARGS, "pybind_SetNumThreads(n)\n\ntype: n: int64_t" },
     {(char *) "pybind_StoreTorch", (PyCFunction) _wrap__native_pybind_StoreTorch, METH_KEYWORDS|METH_VARARGS, "pybind_StoreTorch(list)\n\ntype: list: int64_t" },
+    {(char *) "pybind_WorkspaceNeed", (PyCFunction) _wrap__native_pybind_WorkspaceNeed, METH_KEYWORDS|METH_VARARGS, "pybind_WorkspaceNeed(plan, given, contiguous)\n\ntype: plan: int64_t\ntype: given: int64_t\ntype: contiguous: int64_t" },
     {(char *) "pybind_XLAHandler", (PyCFunction) _wrap__native_pybind_XLAHandler, METH_KEYWORDS|METH_VARARGS, "pybind_XLAHandler(platform, minor)\n\ntype: platform: char *\ntype: minor: int64_t" },
     {NULL, NULL, 0, NULL}
 };

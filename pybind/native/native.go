@@ -62,21 +62,6 @@ func pybind_Describe(plan C.longlong) *C.char {
 	return C.CString(cret)
 }
 
-//export pybind_Divide
-func pybind_Divide(plan C.longlong) *C.char {
-	_saved_thread := C.PyEval_SaveThread()
-	cret, __err := pybind.Divide(int64(plan))
-
-	C.PyEval_RestoreThread(_saved_thread)
-	if __err != nil {
-		estr := C.CString(__err.Error())
-		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
-		C.free(unsafe.Pointer(estr))
-		return C.CString("")
-	}
-	return C.CString(cret)
-}
-
 //export pybind_GetNumThreads
 func pybind_GetNumThreads() C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
@@ -201,6 +186,21 @@ func pybind_SetNumThreads(n C.longlong) C.longlong {
 func pybind_StoreTorch(list C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
 	cret, __err := pybind.StoreTorch(int64(list))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.longlong(0)
+	}
+	return C.longlong(cret)
+}
+
+//export pybind_WorkspaceNeed
+func pybind_WorkspaceNeed(plan C.longlong, given C.longlong, contiguous C.longlong) C.longlong {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.WorkspaceNeed(int64(plan), int64(given), int64(contiguous))
 
 	C.PyEval_RestoreThread(_saved_thread)
 	if __err != nil {

@@ -197,7 +197,7 @@ def embedding_bag_backward(
         include_last_offset: True: offsets is [bags + 1], and positions behind the last offset are not counted.
         scale_grad_by_freq: True: divide the gradient of a row by the number of its positions; not with mode "max".
         max_indices: [bags, D], the row that won for each element of each bag, or -1; needed with mode "max".
-        deterministic: False permits a kernel with atomic additions; there is none, so it changes nothing.
+        deterministic: for compatibility, without effect: the kernel adds in a fixed order.
         out: an array [num_embeddings, D] to write into, in dy's dtype and any layout. None: a new array of dy's library.
 
     Returns:

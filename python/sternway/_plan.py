@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from . import _library, errors
@@ -16,7 +16,6 @@ from ._descriptor import Descriptor
 from ._hints import libraries
 from ._lent import is_jax, speaks_dlpack
 from ._operands import borrow, count_writes, store_torch, stream_handle
-from ._picture import picture
 from ._show import table
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of
 from ._types import DLPackArray
@@ -68,8 +67,7 @@ class Plan(Generic[D]):
     _names: tuple[str, ...]  # of the operands, in order, and the workspace
     _inputs: int  # how many of them are: the first ones
     _outputs: tuple[str, ...]
-    _workspace_for: str  # the operand without which no workspace is needed
-    _spares_contiguous: bool  # contiguous operands need no workspace, unless optional inputs are given
+    _needs: dict[tuple[str, ...], tuple[int, int]]  # what _workspace_needs found
     _facts: dict[str, Any]
 
     @classmethod
@@ -124,8 +122,7 @@ class Plan(Generic[D]):
             device=facts["device"],
             preference=preference,
             workspace_size=facts["workspace_size"],
-            _workspace_for=facts["workspace_for"] or names[0],
-            _spares_contiguous=facts["spares_contiguous"],
+            _needs={},
             sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
             precision_guarantee=guarantee,
             _handle=handle,
@@ -276,7 +273,7 @@ class Plan(Generic[D]):
         if _library.log_runs:
             return False
         if size := self._workspace_bytes(operands, _is_contiguous):
-            operands["workspace"] = operands[self._workspace_for].new_empty(size, dtype=sys.modules["torch"].uint8)
+            operands["workspace"] = operands[self._names[0]].new_empty(size, dtype=sys.modules["torch"].uint8)
         outcome = _library.run_fast_path(self._handle, self._names, self._inputs, True, operands, -1)
         if outcome == _library.NOT_RUN:
             return False
@@ -307,13 +304,21 @@ class Plan(Generic[D]):
             operands: of the run, by name; None counts as left out.
             is_contiguous: tells whether an operand is contiguous. None: unknown, so the answer suffices for all layouts.
         """
-        if not self.workspace_size or operands.get(self._workspace_for) is None:
+        if not self.workspace_size:
             return 0
-        if self._spares_contiguous and is_contiguous:
-            given = [x for x in operands.values() if x is not None]
-            if all(map(is_contiguous, given)):
-                return 0
-        return self.workspace_size
+        given = tuple([name for name, x in operands.items() if x is not None])
+        needs = self._needs.get(given)
+        if needs is None:
+            needs = self._needs[given] = self._workspace_needs(given)
+        always, if_contiguous = needs
+        if always == if_contiguous or not is_contiguous:
+            return always
+        return if_contiguous if all([is_contiguous(operands[name]) for name in given]) else always
+
+    def _workspace_needs(self, given: Iterable[str]) -> tuple[int, int]:
+        """Bytes of workspace that suffice for operands of any layout and for contiguous ones. Names of no operand are ignored."""
+        bits, need = sum(1 << self._names.index(name) for name in given if name in self._names), _library.load().pybind_WorkspaceNeed
+        return need(self._handle, bits, 0), need(self._handle, bits, 1)
 
     def _new_workspace(self, size: int, operands: dict[str, Any], stream: Any) -> Array | None:
         """A workspace of ``size`` bytes by the library of the first operand that can make one; None: no operand can."""
@@ -333,13 +338,5 @@ class Plan(Generic[D]):
         op, dtype, shape, device = (rows.pop(name) for name in ("op", "dtype", "shape", "device"))
         return f"<{type(self).__name__} {op} {dtype} {shape} on {device}: {'; '.join(f'{k} {v}' for k, v in rows.items())}>"
 
-    def _division(self) -> dict[str, Any]:
-        """How a run with contiguous operands divides its work, for its picture; empty in a fork, which has no plans."""
-        try:
-            facts: dict[str, Any] = json.loads(_library.load().pybind_Divide(self._handle))
-        except errors.Error:
-            return {}
-        return facts
-
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": table(rows_of(self)) + picture(self._division())}
+        return {"text/plain": repr(self), "text/html": table(rows_of(self))}

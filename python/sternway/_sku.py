@@ -14,8 +14,7 @@ class PlanPreference(Shown):
     """Limits and wishes for ``Plan.select``.
 
     Args:
-        deterministic: True: only kernels whose results have the same bits in every run. False: also kernels with atomic
-            additions, where a family has one that is faster.
+        deterministic: for compatibility, without effect: the results of every kernel have the same bits in every run.
         max_workspace: the largest workspace in bytes; ``select`` stays within it or raises UnsupportedError. None: no limit.
         kernel: the name of one kernel, as ``plan.sku.kernel`` shows it, for tests and tuning. None: ``select`` chooses.
 

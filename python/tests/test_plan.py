@@ -302,23 +302,29 @@ def test_the_quick_run_of_drop_ins(family: Family, device: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("given", "spares", "is_contiguous", "needed"),
+    ("given", "needs", "is_contiguous", "needed"),
     [
-        ({"dy": T, "dx": T}, False, None, 0),  # without the operand that needs it
-        ({"dy": T, "x": None, "dx": T}, False, None, 0),
-        ({"dy": T, "x": T, "dx": T}, False, torch.is_tensor, 512),
-        ({"dy": T, "x": T, "dx": T}, True, None, 512),  # the layouts are unknown
-        ({"dy": T, "x": T, "dx": T}, True, torch.Tensor.is_contiguous, 0),
-        ({"dy": T.T, "x": T, "dx": T}, True, torch.Tensor.is_contiguous, 512),
+        ({"dy": T, "x": None, "dx": T}, (0, 0), None, 0),
+        ({"dy": T, "x": T, "dx": T}, (512, 512), torch.Tensor.is_contiguous, 512),
+        ({"dy": T, "x": T, "dx": T}, (512, 0), None, 512),  # the layouts are unknown
+        ({"dy": T, "x": T, "dx": T}, (512, 0), torch.Tensor.is_contiguous, 0),
+        ({"dy": T.T, "x": T, "dx": T}, (512, 0), torch.Tensor.is_contiguous, 512),
     ],
 )
-def test_bytes_of_workspace(given: dict[str, Any], spares: bool, is_contiguous: Any, needed: int) -> None:
+def test_bytes_of_workspace(given: dict[str, Any], needs: tuple[int, int], is_contiguous: Any, needed: int) -> None:
     """Plans of the CPU have no workspace, so this one is made by hand."""
+    names = tuple(name for name, x in given.items() if x is not None)
     plan = object.__new__(sw.ScanBackwardPlan)
-    plan.__dict__.update(workspace_size=512, _workspace_for="x", _spares_contiguous=spares)
+    plan.__dict__.update(workspace_size=512, _needs={names: needs})
     assert plan._workspace_bytes(given, is_contiguous) == needed
     plan.__dict__.update(workspace_size=0)
     assert plan._workspace_bytes(given, is_contiguous) == 0
+
+
+def test_needs_of_workspace() -> None:
+    """The native library takes operands by their bits, and every plan of the CPU needs nothing."""
+    plan = problem_of(LERP).plan()
+    assert plan._workspace_needs(plan._names) == (0, 0)
 
 
 def test_guards_catch_a_stray_write() -> None:

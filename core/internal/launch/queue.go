@@ -24,9 +24,6 @@ type Queue struct {
 	Device   driver.Device
 	slots    []addressSlot
 	Recorded *[]RecordedLaunch // nil: the run is not recorded
-	// Divisions receives those of each launch; nil: they are not wanted.
-	Divisions *[][]Division
-	pending   []Division // of the next launch
 }
 
 // Queues recycles queues between runs.
@@ -69,7 +66,6 @@ func (q *Queue) Address(operand int, value uintptr) {
 // Submit launches kernel i of the plan with the arguments packed since Begin. An empty grid is
 // skipped.
 func (q *Queue) Submit(i int, grid int64, block uint32) error {
-	q.divided(grid != 0)
 	if grid == 0 {
 		return nil
 	}

@@ -144,7 +144,7 @@ func IndexOutOfRange(op, operand, place string, value, rows int64) *errs.Error {
 
 // Preference steers Select. The zero value accepts any workspace and any kernel.
 type Preference struct {
-	Nondeterministic bool   // no kernel is nondeterministic; accepted and without effect
+	Nondeterministic bool   // for compatibility, without effect: every kernel is deterministic
 	MaxWorkspace     *int64 // bytes; nil: no limit
 	Kernel           string // one variant by name, for tests and tuning; empty: Select chooses
 }

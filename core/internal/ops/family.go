@@ -21,14 +21,15 @@ import (
 // Family is a group of operations that share a descriptor type. The registered families are the
 // dispatch table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
-	Name     string // "lerp_backward": the operation in messages
-	Category string // "elementwise", "quantization", ...
-	Image    string // the kernel image: cuda/<Image>.cu; empty: the kinds have several
-	Kinds    []KindRow
-	Elements []tensor.DType // the element types of its problems; nil: Floats
-	Required []string       // descriptor fields without a default in JSON
-	Choices  []Choice       // descriptor fields that take one of some names, without kind; Python checks them, too
-	Decode   Decoder
+	Name        string // "lerp_backward": the operation in messages
+	Category    string // "elementwise", "quantization", ...
+	Image       string // the kernel image: cuda/<Image>.cu; empty: the kinds have several
+	Kinds       []KindRow
+	HostKernels []string       // variants on the CPU; nil: named like the kernels of the kind
+	Elements    []tensor.DType // the element types of its problems; nil: Floats
+	Required    []string       // descriptor fields without a default in JSON
+	Choices     []Choice       // descriptor fields that take one of some names, without kind; Python checks them, too
+	Decode      Decoder
 }
 
 // Decoder reads the JSON form of a descriptor.
@@ -198,12 +199,9 @@ type Operand struct {
 // Program is the part of a plan that runs checked operands on the host, or launches CUDA kernels
 // for them.
 type Program interface {
-	Kernel() string   // name of the variant for contiguous operands, for the SKU
-	Geometry() string // launch configuration for contiguous operands, in words
-	// HostDivisions is how a run with these contiguous operands is divided among the tasks of the
-	// CPU. It is empty if there is no work. Device gives those of its launches to the queue.
-	HostDivisions(args []tensor.Tensor) []launch.Division
-	Workspace() int64 // bytes of device memory that a run needs
+	Kernel() string                   // name of the variant for contiguous operands, for the SKU
+	Workspace() int64                 // bytes of device memory that suffice for every run
+	Tasks(args []tensor.Tensor) int64 // tasks among which Host shares its main work, with these operands
 	// InPlace reports whether output o of args may be the same memory as an input.
 	InPlace(args []tensor.Tensor, o int) bool
 	Symbols() []launch.Symbol // kernels to load; launches refer to them by index
@@ -213,11 +211,7 @@ type Program interface {
 
 // ConditionalWorkspace is a program some of whose runs need no workspace.
 type ConditionalWorkspace interface {
-	// WorkspaceOperand is the index of the optional operand without which no run needs it, or -1.
-	WorkspaceOperand() int
-	// SparesContiguous reports whether runs with contiguous operands need none, except for optional
-	// inputs.
-	SparesContiguous() bool
-	// NeedsWorkspace reports whether a run needs it.
-	NeedsWorkspace(args []tensor.Tensor) bool
+	// WorkspaceNeed is the number of bytes that suffices for a run. Bit i of given says that operand i
+	// is given; contiguous, that all these are.
+	WorkspaceNeed(given uint, contiguous bool) int64
 }

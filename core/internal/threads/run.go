@@ -28,10 +28,6 @@ type taskRange struct {
 // drain takes all remaining tasks and returns their number.
 func (r *taskRange) drain() int64 { return max(0, r.end-r.next.Swap(r.end)) }
 
-// Observer, if it is not nil, is called in the place of each task that it is to run. Tests watch
-// through it what a task writes.
-var Observer atomic.Pointer[func(tasks, task int64, run func())]
-
 // Run calls body for every task, on this goroutine and, if the work is large enough, on workers of
 // the pool. start allocates the scratch of a goroutine and returns the function that releases it.
 // grain is the number of tasks that justify one more goroutine. program is the key under which the
@@ -45,10 +41,6 @@ var Observer atomic.Pointer[func(tasks, task int64, run func())]
 func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, func()), body func(scratch W, task int64)) {
 	if tasks <= 0 {
 		return
-	}
-	if observer := Observer.Load(); observer != nil {
-		observed := body
-		body = func(scratch W, task int64) { (*observer)(tasks, task, func() { observed(scratch, task) }) }
 	}
 	scratch, done := start()
 	defer done()

@@ -278,17 +278,6 @@ func (m *mapReduce) arrange(p *pass, space *cpu.Space) cpu.Space {
 	return space.Arrange(0, false, false, m.op.inputs+bits.TrailingZeros8(p.stored))
 }
 
-// Geometry implements ops.Program.
-func (m *mapReduce) Geometry() string {
-	text := fmt.Sprintf("%s over %s", m.Kernel(), tensor.ShapeText(m.shape))
-	for i := range m.passes {
-		if r := &m.passes[i]; r.chunks > 1 {
-			text += fmt.Sprintf(", %d sums in %d parts", r.kept, r.chunks)
-		}
-	}
-	return text
-}
-
 // InPlace allows an output to be the first input if it is the only output and not a sum: each
 // element is read before it is written.
 func (m *mapReduce) InPlace(args []tensor.Tensor, o int) bool {

@@ -16,22 +16,22 @@ const (
 // sumColumns sums along slower dimensions. A task owns a panel of adjacent columns and a chunk of
 // the reduced indices.
 func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
-	width, rowsPerBlock, rowsPerTask := h.columnTasks(kept, reduced, columns)
-	panels := num.CeilDiv(columns, max(width, 1))
-	chunks := max(1, num.CeilDiv(reduced, rowsPerTask))
+	d := h.columnTasks(kept, reduced, columns)
+	panels, chunks := d.panels, d.chunks
 	total := kept * columns
 	partial := h.partials(total * chunks)
-	h.parallel(kept*panels*chunks, func(w *worker[A], task int64) {
+	h.parallel(h.tasks(), func(w *worker[A], task int64) {
 		outer, panel, chunk := task/chunks/panels, task/chunks%panels, task%chunks
-		left := panel * width
+		left := panel * d.width
 		at := chunk*total + outer*columns + left
-		t := columnTask{index: outer*reduced*columns + left, pitch: columns, width: min(width, columns-left)}
+		t := columnTask{index: outer*reduced*columns + left, pitch: columns, width: min(d.width, columns-left)}
 		for o := range partial {
 			if partial[o] != nil {
 				t.sums[o] = partial[o][at : at+t.width]
 			}
 		}
-		h.addColumns(w, &t, chunk*rowsPerTask, min(reduced, (chunk+1)*rowsPerTask), max(leafRows, rowsPerBlock), rowsPerBlock)
+		first, end := chunk*d.rowsPerTask, min(reduced, (chunk+1)*d.rowsPerTask)
+		h.addColumns(w, &t, first, end, max(leafRows, d.rowsPerBlock), d.rowsPerBlock)
 	})
 	h.finish(partial, total, chunks, func(sums, values []float64, first int64) {
 		clear(sums)
@@ -41,15 +41,20 @@ func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 	})
 }
 
-// columnTasks are the columns of a task, the rows that fit a block, and the rows of a task.
-func (h *hostPass[A]) columnTasks(kept, reduced, columns int64) (width, rowsPerBlock, rowsPerTask int64) {
-	width, rowsPerBlock = min(columns, panelColumns), 1
+// columnTasks is the division of sums of columns into tasks: panels of `width` adjacent columns,
+// chunks of rowsPerTask reduced indices, and the rows that fit a block.
+type columnTasks struct{ panels, width, chunks, rowsPerTask, rowsPerBlock int64 }
+
+func (h *hostPass[A]) columnTasks(kept, reduced, columns int64) columnTasks {
+	t := columnTasks{width: min(columns, panelColumns), rowsPerBlock: 1}
 	if !h.direct { // a block holds several rows if rows are short
-		width = min(columns, cpu.BlockLen[A]())
-		rowsPerBlock = max(1, cpu.BlockLen[A]()/max(width, 1))
+		t.width = min(columns, cpu.BlockLen[A]())
+		t.rowsPerBlock = max(1, cpu.BlockLen[A]()/max(t.width, 1))
 	}
-	panels := num.CeilDiv(columns, max(width, 1))
-	return width, rowsPerBlock, max(rowsPerBlock, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*panels, maxColumnTasks))
+	t.panels = num.CeilDiv(columns, max(t.width, 1))
+	t.rowsPerTask = max(t.rowsPerBlock, cpu.Grain/max(t.width, 1), num.CeilDiv(reduced*kept*t.panels, maxColumnTasks))
+	t.chunks = max(1, num.CeilDiv(reduced, t.rowsPerTask))
+	return t
 }
 
 // columnTask is a panel of columns: the index of its first element, the elements from row to row,

@@ -6,7 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
-	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
@@ -85,33 +84,32 @@ func hostPassOf[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, p pass, s
 	return h
 }
 
-// HostDivisions implements ops.Program: the division of the first pass.
-func (m *mapReduce) HostDivisions(args []tensor.Tensor) []launch.Division {
+// Tasks implements ops.Program: the tasks of the first pass.
+func (m *mapReduce) Tasks(args []tensor.Tensor) int64 {
 	space := m.space(args)
 	passes, n := m.plan(args)
 	switch {
 	case n == 0:
-		return nil
+		return 0
 	case m.inFloat64(args):
-		return launch.Clipped(hostPassOf(m, args, passes[0], &space, denseBody[float64](m.op.dense64)).division())
+		return hostPassOf(m, args, passes[0], &space, denseBody[float64](m.op.dense64)).tasks()
 	}
-	return launch.Clipped(hostPassOf(m, args, passes[0], &space, denseBody[float32](m.op.dense32)).division())
+	return hostPassOf(m, args, passes[0], &space, denseBody[float32](m.op.dense32)).tasks()
 }
 
-// division is how runPass divides the pass into tasks.
-func (h *hostPass[A]) division() launch.Division {
+// tasks is the number of tasks of the pass. The sums of chunks are added in tasks of their own.
+func (h *hostPass[A]) tasks() int64 {
 	kept, reduced, columns := h.space.Counts()
-	d := launch.Division{Rows: kept, Columns: reduced, RowUnit: "sums", ColumnUnit: "elements", BlockRows: 1, BlockColumns: cpu.Grain}
 	switch {
 	case h.reduction == nil:
-		d.Rows, d.Columns, d.RowUnit = 1, kept, ""
+		return num.CeilDiv(kept, cpu.Grain)
 	case h.space.Columns:
-		d.Groups, d.GroupUnit, d.Rows, d.Columns, d.RowUnit, d.ColumnUnit = kept, "groups of sums", reduced, columns, "elements of each sum", "sums"
-		d.BlockColumns, _, d.BlockRows = h.columnTasks(kept, reduced, columns)
-	case reduced <= cpu.Grain:
-		d.BlockRows, d.BlockColumns = sumsPerTask[A](reduced), reduced
+		t := h.columnTasks(kept, reduced, columns)
+		return kept * t.panels * t.chunks
+	case reduced > cpu.Grain:
+		return kept * num.CeilDiv(reduced, cpu.Grain)
 	}
-	return d
+	return num.CeilDiv(kept, sumsPerTask[A](reduced))
 }
 
 // prepareReads decides how each operand is read.
@@ -192,7 +190,7 @@ func (h *hostPass[A]) runPass() {
 	switch {
 	case h.reduction == nil:
 		total := kept
-		h.parallel(num.CeilDiv(total, cpu.Grain), func(w *worker[A], task int64) {
+		h.parallel(h.tasks(), func(w *worker[A], task int64) {
 			h.forEachBlock(w, task*cpu.Grain, min(total, (task+1)*cpu.Grain), func(int64, int64) {})
 		})
 	case h.space.Columns:

@@ -1,7 +1,6 @@
 package elementwise
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -201,16 +200,6 @@ func (k *devicePass) inner() int64 {
 	return k.space.Extent[k.space.N-1]
 }
 
-// threads adds to a division the vectors that a thread holds: elements one by one if the operands
-// do not allow wide accesses.
-func (k *devicePass) threads(vectors int64, d launch.Division) launch.Division {
-	d.ThreadRows, d.ThreadVectors, d.VectorElements = 1, vectors, k.vector()
-	if !k.vectorized() {
-		d.ThreadVectors, d.VectorElements = vectors*k.vector(), 1
-	}
-	return d
-}
-
 // covers reports whether a kernel set takes every operand of the pass.
 func (k *devicePass) covers(set *KernelSet) bool {
 	missing := uint16(k.inputs) | uint16(k.stored|k.summed)<<k.op.inputs
@@ -236,11 +225,6 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	}
 	l.tiles = num.CeilDiv(vectors, l.lanes*u)
 	k.pack(&l)
-	d := launch.Division{Rows: outer, Columns: k.inner(), ColumnUnit: "elements", BlockRows: SmallBlock / l.lanes, BlockColumns: l.lanes * u * k.vector()}
-	if k.space.N > 1 {
-		d.RowUnit = "rows"
-	}
-	k.q.Divide(k.threads(u, d))
 	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, SmallBlock/l.lanes), SmallBlock)
 }
 
@@ -250,12 +234,6 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 	chunks := min(k.reduction.chunks, max(1, r.workItems))
 	l := launchConfig{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.workItems, chunks)}
 	l.chunks = max(1, num.CeilDiv(r.workItems, max(1, l.chunk)))
-	d := launch.Division{Rows: kept, Columns: k.inner(), RowUnit: "sums", ColumnUnit: "elements", TileColumns: r.lanes * u * k.vector()}
-	if reduced > 1 && k.q.Divisions != nil { // a work item is a tile of several rows
-		d.Columns, d.ColumnUnit = r.workItems, fmt.Sprintf("tiles of %d by %d elements", r.group/r.lanes, d.TileColumns)
-		d.TileColumns = 1
-	}
-	k.q.Divide(k.threads(u, d.OfSplits(l.chunk*d.TileColumns, SmallBlock/r.group)))
 	return k.launchSums("rows", &l, num.CeilDiv(kept*l.chunks*r.group, SmallBlock), SmallBlock, kept)
 }
 
@@ -265,8 +243,6 @@ func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error 
 	l.tiles = num.CeilDiv(vectors, l.lanes)
 	l.chunk = max(1, num.CeilDiv(num.CeilDiv(reduced, k.reduction.chunks), height)*height)
 	l.chunks = max(1, num.CeilDiv(reduced, l.chunk))
-	k.q.Divide(k.threads(1, launch.Division{Groups: kept, GroupUnit: "groups of sums", Rows: reduced, Columns: columns,
-		RowUnit: "elements of each sum", ColumnUnit: "sums", BlockRows: l.chunk, BlockColumns: l.lanes * k.vector()}))
 	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, launch.BlockThreads, kept*columns)
 }
 
@@ -283,7 +259,5 @@ func (k *devicePass) launchSums(kernel string, l *launchConfig, grid int64, bloc
 	l.lanes, l.keptSize = min(launch.BlockThreads/height, num.Pow2(sums)), sums
 	l.tiles = num.CeilDiv(sums, l.lanes)
 	k.packKept(l)
-	k.q.Divide(launch.Division{Groups: int64(bits.OnesCount8(k.summed)), GroupUnit: "outputs", Rows: 1, Columns: sums,
-		ColumnUnit: "sums of parts", BlockRows: 1, BlockColumns: l.lanes, IsAuxiliary: true})
 	return k.q.Submit(k.kernelIndex(len(k.op.Kernels), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), launch.BlockThreads)
 }

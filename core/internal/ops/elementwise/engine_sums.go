@@ -14,7 +14,7 @@ func (h *hostPass[A]) sumRows(kept, reduced int64) {
 		return
 	}
 	perTask := sumsPerTask[A](reduced)
-	h.parallel(num.CeilDiv(kept, perTask), func(w *worker[A], task int64) {
+	h.parallel(h.tasks(), func(w *worker[A], task int64) {
 		first := task * perTask
 		rows := min(perTask, kept-first)
 		for o := range h.op.outputs {
@@ -73,7 +73,7 @@ func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduce
 func (h *hostPass[A]) sumLongRows(kept, reduced int64) {
 	chunks := num.CeilDiv(reduced, cpu.Grain)
 	partial := h.partials(kept * chunks)
-	h.parallel(kept*chunks, func(w *worker[A], task int64) {
+	h.parallel(h.tasks(), func(w *worker[A], task int64) {
 		row, chunk := task/chunks, task%chunks
 		first := row*reduced + chunk*cpu.Grain
 		end := min(first+cpu.Grain, (row+1)*reduced)

@@ -29,12 +29,8 @@ type bagTerms[N number] struct {
 // sumArgmax writes dweight in mode max. Terms are sorted by bucket, and the sums of a bucket fit in
 // the cache.
 func (h *hostBags[N]) sumArgmax() {
-	n := h.NumBags * h.EmbeddingDim
-	if h.counted() == 0 {
-		n = 0
-	}
 	b := &h.buckets
-	b.divide(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
+	b.divideFor(h.BagProgram, h.counted())
 	total := b.count(func(w *bagWorker[N], counts []N, first, end int64) {
 		w.rows = h.readArgmax(grow(w.rows, end-first), first)
 		for _, row := range w.rows {

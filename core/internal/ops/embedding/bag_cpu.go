@@ -115,15 +115,21 @@ func (d EmbeddingBagBackward) needsWide() bool {
 	return most >= BagWide
 }
 
-// rowsPerBucket is the number of rows of dweight that a task sums.
-func (p *BagProgram) rowsPerBucket() int64 {
+// Tasks implements ops.Program: the buckets of dweight if every index counts.
+func (p *BagProgram) Tasks([]tensor.Tensor) int64 {
 	var b bagBuckets[uint64]
+	b.divideFor(p, p.TotalIndices)
+	return b.buckets
+}
+
+// divideFor chooses buckets and ranges for the sums of n counted positions. In mode max each
+// element of dy is an occurrence.
+func (b *bagBuckets[N]) divideFor(p *BagProgram, n int64) {
+	size := p.DType.Size()
 	if p.Mode == "max" {
-		b.divide(p.NumEmbeddings, p.NumBags*p.EmbeddingDim, p.EmbeddingDim, p.DType.Accumulator().Size())
-	} else {
-		b.divide(p.NumEmbeddings, p.TotalIndices, p.EmbeddingDim, p.DType.Size())
+		n, size = min(n, 1)*p.NumBags*p.EmbeddingDim, p.DType.Accumulator().Size()
 	}
-	return 1 << b.shift
+	b.divide(p.NumEmbeddings, n, p.EmbeddingDim, size)
 }
 
 // sumOccurrences writes dweight in the modes sum and mean.
@@ -137,8 +143,8 @@ func (h *hostBags[N]) sumOccurrences() {
 		})
 	}
 	weighted := h.args[BagSampleWeights].Given()
-	n, shift := h.counted(), &h.buckets.shift
-	h.buckets.divide(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Size())
+	shift := &h.buckets.shift
+	h.buckets.divideFor(h.BagProgram, h.counted())
 	total := h.buckets.count(func(w *bagWorker[N], counts []N, first, end int64) {
 		w.rows = h.readRows(grow(w.rows, end-first), first)
 		for _, row := range w.rows {

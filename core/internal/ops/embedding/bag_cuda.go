@@ -120,18 +120,6 @@ func (p *BagProgram) Kernel() string {
 // InPlace implements ops.Program.
 func (p *BagProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
-// Geometry implements ops.Program.
-func (p *BagProgram) Geometry() string {
-	what := fmt.Sprintf("%s of %d bags, %d indices", p.Mode, p.NumBags, p.TotalIndices)
-	if p.bagless() {
-		what = fmt.Sprintf("%d indices", p.TotalIndices)
-	}
-	if p.singleLaunch {
-		return fmt.Sprintf("%s, %d rows a block", what, p.rowsPerBlock())
-	}
-	return fmt.Sprintf("%s sorted by row in %d passes", what, p.Passes())
-}
-
 // bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace
 // layout.
 type bagLaunch struct {
@@ -156,20 +144,16 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
 	if args[BagDsample].Given() {
 		l := r.rowLaunch(bagWeight)
-		groups := launch.BlockThreads / l.lanes
-		q.Divide(r.ofIndices(groups*BagStretch, BagStretch))
 		r.launch(symbolDots, num.CeilDiv(num.CeilDiv(p.TotalIndices, BagStretch)*l.lanes, launch.BlockThreads), l)
 	}
 	switch dweight := &args[bagDweight]; {
 	case !dweight.Given() || dweight.Empty():
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
-		q.DivideWords(words, launch.BlockThreads)
 		r.launch(symbolClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
 	case p.singleLaunch:
 		l := r.rowLaunch(bagDweight)
 		l.tiles = p.rowsPerBlock()
-		q.Divide(p.rowsOfTable(l.tiles))
 		r.launch(symbolSingleLaunch, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
 	default:
 		r.sumRows(r.sort())
@@ -185,29 +169,23 @@ func (r *bagRun) sort() (sorted int64) {
 	}
 	blocks, tiles := r.sortGrid()
 	from, to, single := r.entries[0], r.entries[1], blocks == 1 && tiles == 1
-	byTiles := r.ofIndices(tiles*BagTile, BagTile)
 	zeros := bagLaunch{to: r.Totals}
 	if r.Mode == "mean" {
 		zeros.to = r.bagCounts
 	}
 	if zeros.tiles = (r.bagLayout.Counts - zeros.to) / 16; !single || r.Mode == "mean" {
-		r.q.DivideWords(zeros.tiles, launch.BlockThreads)
 		r.launch(symbolClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
 	}
 	if single {
-		r.q.Divide(byTiles)
 		r.launch(symbolSort, 1, bagLaunch{to: from, tiles: r.Passes()})
 		return from
 	}
-	r.q.Divide(byTiles)
 	r.launch(symbolKeys, blocks, bagLaunch{to: from, tiles: tiles})
 	for pass := range r.Passes() {
 		l := bagLaunch{from: from, to: to, pass: pass, tiles: tiles}
 		if pass > 0 {
-			r.q.Divide(byTiles)
 			r.launch(symbolCount, blocks, l)
 		}
-		r.q.Divide(byTiles)
 		r.launch(symbolScatter, blocks, l)
 		from, to = to, from
 	}
@@ -225,26 +203,18 @@ func (r *bagRun) sumRows(sorted int64) {
 	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.numSMs))
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
-			r.q.Divide(r.ofIndices(launch.BlockThreads, 0))
 			r.launch(symbolArgmax, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
-			r.q.Divide(r.ofIndices(BagGathered*launch.BlockThreads, 0))
 			r.launch(symbolCollect, num.CeilDiv(r.TotalIndices, BagGathered*launch.BlockThreads), l)
 		}
 		bounds := max(r.unitCount()+1, r.Chunks(1))
-		r.q.Divide(launch.Division{Rows: 1, Columns: bounds, ColumnUnit: "bounds to search", BlockRows: 1,
-			BlockColumns: launch.BlockThreads, IsAuxiliary: true})
 		r.launch(symbolBounds, num.CeilDiv(bounds, launch.BlockThreads), l)
 	}
 	sum := symbolSumSorted
 	if r.Mode == "max" {
 		sum = symbolSumArgmax
 	}
-	r.q.Divide(l.ofUnits(r.unitCount(), r.unit(), "rows and indices", "slices of rows and indices"))
-	chunks := l.ofUnits(r.Chunks(1), BagChunk, "indices of long rows, at most", "slices of long rows, at most")
-	r.q.Divide(chunks)
 	r.launch(sum, l.chunkBlocks+num.CeilDiv(r.unitCount()*threads, launch.BlockThreads), l)
 	if r.Levels() > 0 {
-		r.q.Divide(chunks)
 		r.launch(symbolLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/sternway/sternway/core/internal/errs"
-	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -128,16 +128,5 @@ func (u *UniqueProgram) Kernel() string {
 // InPlace implements ops.Program.
 func (u *UniqueProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
-// HostDivisions implements ops.Program: the division of the indices.
-func (u *UniqueProgram) HostDivisions([]tensor.Tensor) []launch.Division {
-	return launch.Clipped(u.ofIndices(uniquePart))
-}
-
-func (u *UniqueProgram) ofIndices(each int64) launch.Division {
-	return launch.Division{Rows: 1, Columns: u.D.Total, ColumnUnit: "indices", BlockRows: 1, BlockColumns: each}
-}
-
-// Geometry implements ops.Program.
-func (u *UniqueProgram) Geometry() string {
-	return fmt.Sprintf("bitmap of %d rows for %d indices", u.D.NumRows, u.D.Total)
-}
+// Tasks implements ops.Program: the ranges of indices.
+func (u *UniqueProgram) Tasks([]tensor.Tensor) int64 { return num.CeilDiv(u.D.Total, uniquePart) }

@@ -63,7 +63,6 @@ func (u *UniqueProgram) Workspace() int64 {
 // Device implements ops.Program.
 func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	if u.single {
-		q.Divide(u.ofIndices(u.D.Total))
 		return u.launch(q, args, workspace, uniqueClear, UniqueStages, 1, UniqueBlock)
 	}
 	l := u.Layout()
@@ -74,14 +73,6 @@ func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 		uniqueWrite:       {l.Words / launch.BlockThreads, launch.BlockThreads},
 		uniquePlace:       {max(1, num.CeilDiv(u.D.Total, launch.BlockThreads)), launch.BlockThreads},
 	} {
-		switch stage {
-		case uniqueClear:
-			q.DivideWords(l.Counts/16, row.block)
-		case uniqueSetBits, uniquePlace:
-			q.Divide(u.ofIndices(row.block))
-		case uniqueCountGroups, uniqueWrite:
-			q.Divide(launch.Division{Rows: 1, Columns: l.Words, ColumnUnit: "words of the bitmap", BlockRows: 1, BlockColumns: row.block})
-		}
 		if err := u.launch(q, args, workspace, stage, stage+1, row.grid, uint32(row.block)); err != nil {
 			return err
 		}

@@ -12,7 +12,6 @@ import (
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
-	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
@@ -59,32 +58,34 @@ type hostRun[A cpu.Accumulator] struct {
 	rotations                   [2]rotation
 	n                           int   // number of rotations
 	batches                     int64 // number of batches that share angles
+	rows                        int64 // of a tile
 	tokensPerTile, pairsPerTile int64
+	rowTasks                    int64 // tasks that share the rows of a tile
+	tilesOfPairs, tilesOfTokens int64
 }
 
 func runHost[A cpu.Accumulator](p *Program, args []tensor.Tensor, pool *sync.Pool) {
-	h, rows := hostRunOf[A](p, args)
-	rowTasks, tilesOfPairs, tilesOfTokens := num.CeilDiv(rows, rowsPerTask), num.CeilDiv(max(p.pairs, 1), h.pairsPerTile), num.CeilDiv(p.SeqLen, h.tokensPerTile)
-	work := h.tokensPerTile * (2*h.pairsPerTile + (p.HeadDim-2*p.pairs)/tilesOfPairs) * min(rows, rowsPerTask) // elements per task
+	h := hostRunOf[A](p, args)
+	work := h.tokensPerTile * (2*h.pairsPerTile + (p.HeadDim-2*p.pairs)/h.tilesOfPairs) * min(h.rows, rowsPerTask) // elements per task
 	start := func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
 		return w, func() { pool.Put(w) }
 	}
-	threads.Run(unsafe.Pointer(p), p.BatchSize/h.batches*tilesOfTokens*tilesOfPairs*rowTasks, num.CeilDiv(cpu.Grain, max(work, 1)), start, func(w *worker[A], task int64) {
-		run := task % rowTasks
-		task /= rowTasks
-		pair := task % tilesOfPairs * h.pairsPerTile
-		task /= tilesOfPairs
-		token := task % tilesOfTokens * h.tokensPerTile
-		tile := tile{task / tilesOfTokens, token, min(h.tokensPerTile, p.SeqLen-token), pair, min(h.pairsPerTile, p.pairs-pair)}
+	threads.Run(unsafe.Pointer(p), h.tasks(), num.CeilDiv(cpu.Grain, max(work, 1)), start, func(w *worker[A], task int64) {
+		run := task % h.rowTasks
+		task /= h.rowTasks
+		pair := task % h.tilesOfPairs * h.pairsPerTile
+		task /= h.tilesOfPairs
+		token := task % h.tilesOfTokens * h.tokensPerTile
+		tile := tile{task / h.tilesOfTokens, token, min(h.tokensPerTile, p.SeqLen-token), pair, min(h.pairsPerTile, p.pairs-pair)}
 		h.makeFactors(w, &tile)
-		h.rotateRows(w, &tile, run*rowsPerTask, min(rows, (run+1)*rowsPerTask))
+		h.rotateRows(w, &tile, run*rowsPerTask, min(h.rows, (run+1)*rowsPerTask))
 	})
 }
 
-// hostRunOf divides a run into tiles. rows is the number of rows of a tile.
-func hostRunOf[A cpu.Accumulator](p *Program, args []tensor.Tensor) (h hostRun[A], rows int64) {
-	h = hostRun[A]{Program: p, args: args, positions: positionsOf(&args[Positions]), batches: p.BatchSize}
+// hostRunOf divides a run into tiles.
+func hostRunOf[A cpu.Accumulator](p *Program, args []tensor.Tensor) hostRun[A] {
+	h := hostRun[A]{Program: p, args: args, positions: positionsOf(&args[Positions]), batches: p.BatchSize}
 	h.rotations, h.n = p.rotations(args)
 	if p.hasTables(args) {
 		h.cos, h.sin = tableOf(&args[Cos]), tableOf(&args[Sin])
@@ -94,26 +95,28 @@ func hostRunOf[A cpu.Accumulator](p *Program, args []tensor.Tensor) (h hostRun[A
 	}
 	h.pairsPerTile = min(max(p.pairs, 1), tileFactors)
 	for _, r := range h.rotations[:h.n] {
-		rows += h.batches * r.heads
+		h.rows += h.batches * r.heads
 	}
-	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, rowsPerTask), 1))) // several tasks for short sequences
+	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(h.rows, rowsPerTask), 1))) // several tasks for short sequences
 	h.tokensPerTile = min(tileFactors/h.pairsPerTile, p.SeqLen, some)
-	return h, rows
+	h.rowTasks = num.CeilDiv(h.rows, rowsPerTask)
+	h.tilesOfPairs, h.tilesOfTokens = num.CeilDiv(max(p.pairs, 1), h.pairsPerTile), num.CeilDiv(p.SeqLen, h.tokensPerTile)
+	return h
 }
 
-// HostDivisions implements ops.Program.
-func (p *Program) HostDivisions(args []tensor.Tensor) []launch.Division {
+// tasks is the number of tasks: a batch of those whose angles differ, a tile, and a part of its
+// rows.
+func (h *hostRun[A]) tasks() int64 {
+	return h.BatchSize / h.batches * h.tilesOfTokens * h.tilesOfPairs * h.rowTasks
+}
+
+// Tasks implements ops.Program.
+func (p *Program) Tasks(args []tensor.Tensor) int64 {
 	if p.isEmpty() {
-		return nil
+		return 0
 	}
-	h, rows := hostRunOf[float32](p, args)
-	d := launch.Division{Groups: p.BatchSize / h.batches, GroupUnit: "batches", Rows: rows, Columns: p.SeqLen,
-		RowUnit: "heads", ColumnUnit: "tokens", BlockRows: rowsPerTask, BlockColumns: h.tokensPerTile}
-	if h.pairsPerTile < p.pairs { // so many pairs that a tile has one token
-		d.Groups, d.GroupUnit = d.Groups*p.SeqLen, "tokens"
-		d.Columns, d.ColumnUnit, d.BlockColumns = p.pairs, "pairs", h.pairsPerTile
-	}
-	return launch.Clipped(d)
+	h := hostRunOf[float32](p, args)
+	return h.tasks()
 }
 
 // tile is a tile: the first batch, tokens and pairs.

@@ -53,7 +53,6 @@ func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error
 	a := launch.Append[RopeArgs](q)
 	p.setProblem(q, &a.problem, args, &l)
 	for i := range rotations[:n] {
-		q.Divide(p.division(&rotations[i], &l, &l.groups[i]))
 		p.setOperand(q, &a.operand[i], &rotations[i], &l.groups[i])
 	}
 	kernel := kernelByPosition
@@ -64,31 +63,6 @@ func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error
 		kernel = kernelAlongTokens
 	}
 	return q.Submit(kernel, l.tiles*l.chunks, launch.BlockThreads)
-}
-
-// division is how the CTAs of an operand divide its rows.
-func (p *Program) division(r *rotation, l *launchConfig, g *rowGroups) launch.Division {
-	lanes := int64(1) << l.log2Lanes
-	d := launch.Division{Groups: g.number, GroupUnit: "batches", Rows: g.rows, Columns: l.tokens, RowUnit: "heads", ColumnUnit: "tokens",
-		BlockRows: l.rowsPerThread * launch.BlockThreads / lanes, BlockColumns: lanes / l.units,
-		ThreadRows: l.rowsPerThread, ThreadVectors: 2, VectorElements: l.vector}
-	if p.Pairing == "interleaved" && l.vector > 1 {
-		d.ThreadVectors = 1
-	}
-	if r.input == xK {
-		d.RowUnit = "heads of keys"
-	}
-	if lanes%l.units != 0 && l.tiles > 1 { // CTAs end within a token
-		d.Columns, d.ColumnUnit, d.BlockColumns = l.tokens*l.units, "parts of tokens", lanes
-	} else if l.tiles == 1 {
-		d.BlockColumns = l.tokens
-	}
-	if l.tokenStride > 0 { // a thread takes a part of one token in each stride
-		stride := d.Columns / l.tokens * l.tokenStride
-		d.Groups, d.GroupUnit, d.Rows, d.RowUnit = g.number*g.rows, d.RowUnit, l.tokensPerThread, "strides of tokens"
-		d.Columns, d.BlockRows, d.ThreadRows = stride, l.tokensPerThread, l.tokensPerThread
-	}
-	return d
 }
 
 func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchConfig {

@@ -48,11 +48,6 @@ func (p *Program) Symbols() (list []launch.Symbol) {
 	return list
 }
 
-// Geometry implements ops.Program.
-func (p *Program) Geometry() string {
-	return fmt.Sprintf("%d of %d elements of each head from %d on, %s, over %s", *p.RotaryDim, p.HeadDim, p.RotaryStart, p.Pairing, tensor.ShapeText(p.Shape(p.NumHeads)))
-}
-
 // InPlace allows an output to be its input: each pair is read by the thread that writes it.
 func (p *Program) InPlace(args []tensor.Tensor, o int) bool {
 	own, other := X, xK

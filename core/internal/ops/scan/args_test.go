@@ -230,18 +230,17 @@ func TestWordsOfScans(t *testing.T) {
 	t.Run("no workspace without indices", func(t *testing.T) {
 		(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 		for _, c := range []struct {
-			kind    string
-			n       int64
-			operand string
-		}{{"cummax", 1000, "indices"}, {"cummax", 1 << 22, ""}, {"logcumsumexp", 1 << 22, ""}} {
+			kind        string
+			n           int64
+			onlyIndices bool // need the workspace
+		}{{"cummax", 1000, true}, {"cummax", 1 << 22, false}, {"logcumsumexp", 1 << 22, false}} {
 			plan, err := core.Select(scan.ScanBackward{Kind: c.kind, Shape: []int64{c.n}, DType: tensor.Float32}, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
-			require.Equal(t, c.operand, plan.WorkspaceFor())
 			require.Positive(t, plan.WorkspaceSize())
 			args, _ := coretest.DeviceArgs(plan, "dy", "x", "dx")
-			if err := plan.RunOrdered(0, tensor.Tensor{}, args); c.operand != "" {
+			if err := plan.RunOrdered(0, tensor.Tensor{}, args); c.onlyIndices {
 				require.NoError(t, err)
-				args, _ = coretest.DeviceArgs(plan, "dy", c.operand, "dx")
+				args, _ = coretest.DeviceArgs(plan, "dy", "indices", "dx")
 				require.ErrorIs(t, plan.RunOrdered(0, tensor.Tensor{}, args), errs.ErrWorkspaceTooSmall)
 			} else {
 				require.ErrorIs(t, err, errs.ErrWorkspaceTooSmall)

@@ -63,7 +63,8 @@ var (
 func register(name string, decode ops.Decoder, kernelsOf func(k *Kind) *gpu.Kind) *ops.Family {
 	family := &ops.Family{
 		Name: name, Category: "scan", Required: []string{"shape", "dtype"}, Decode: decode,
-		Choices: []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.Words("tie", ties...)},
+		HostKernels: host.Kernels,
+		Choices:     []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.Words("tie", ties...)},
 	}
 	for _, kind := range Kinds {
 		family.Kinds = append(family.Kinds, ops.KindRow{Name: kind.Name, Kernels: kernelsOf(kind).Kernels()})

@@ -37,24 +37,11 @@ func compiler(s *host.Scan) func(p *ops.Problem, numSMs int, cuda bool, preferen
 }
 
 func compileCPU(p *ops.Problem, s *host.Scan, preference ops.Preference) (ops.Program, error) {
-	kernel, err := hostKernel(s, preference)
-	if err != nil {
-		return nil, err
+	kernel := s.Kernel(p.Family == ForwardFamily)
+	if asked := preference.Kernel; asked != "" && asked != kernel {
+		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", fmt.Sprintf("%q for this problem", kernel), fmt.Sprintf("%q", asked), "")
 	}
 	return &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, kernel: kernel}, nil
-}
-
-// hostKernel is the name of the CPU's implementation for a problem. It returns an error if the
-// caller asks for another one.
-func hostKernel(s *host.Scan, preference ops.Preference) (string, error) {
-	kernel := gpu.RowResident
-	if slices.ContainsFunc(innerExtents(s), func(n int64) bool { return n != 1 }) {
-		kernel = gpu.ColumnTiled
-	}
-	if asked := preference.Kernel; asked != "" && asked != kernel {
-		return "", errs.New(errs.Unsupported, s.Op, "preference.kernel", fmt.Sprintf("%q for this problem", kernel), fmt.Sprintf("%q", asked), "")
-	}
-	return kernel, nil
 }
 
 func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
@@ -147,47 +134,23 @@ func (s *Program) Problem() gpu.Problem { return s.gpu.ByX }
 func (s *Program) Kernel() string   { return s.kernel }
 func (s *Program) Workspace() int64 { return s.workspace }
 
-// WorkspaceOperand is the indices if runs by x need no workspace, and -1 otherwise.
-func (s *Program) WorkspaceOperand() int {
-	if s.gpu != nil && !s.gpu.IsForward && kinds[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX) {
-		return operand.Indices
+// WorkspaceNeed implements ops.ConditionalWorkspace. Runs by x need none if the workspace only has
+// the flags of runs by indices, or if their operands are contiguous and Program.spares says so.
+func (s *Program) WorkspaceNeed(given uint, contiguous bool) int64 {
+	if s.gpu == nil {
+		return 0
 	}
-	return -1
+	isByIndices := !s.gpu.IsForward && given>>operand.Indices&1 == 1
+	hasOnlyFlags := !s.gpu.IsForward && kinds[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX)
+	if !isByIndices && (hasOnlyFlags || s.spares && contiguous) {
+		return 0
+	}
+	return s.workspace
 }
 
-// SparesContiguous reports whether runs by x with contiguous operands need no workspace.
-func (s *Program) SparesContiguous() bool { return s.spares }
-
-// NeedsWorkspace reports whether a run needs the workspace.
-func (s *Program) NeedsWorkspace(args []tensor.Tensor) bool {
-	if i := s.WorkspaceOperand(); i >= 0 {
-		return args[i].Given()
-	}
-	if !s.spares || !s.gpu.IsForward && args[operand.Indices].Given() {
-		return true
-	}
-	for i := range args {
-		if args[i].Given() && !args[i].Contiguous() {
-			return true
-		}
-	}
-	return false
-}
-
-// Geometry is the launch configuration in words.
-func (s *Program) Geometry() string {
-	rows, length := s.host.Rows(), s.host.Length()
-	text := fmt.Sprintf("%s, %d rows of %d", s.kernel, rows, length)
-	if s.gpu == nil || rows*length == 0 {
-		return text
-	}
-	c := gpu.Configure(&s.gpu.ByX, s.kernel, s.gpu.ByX.Inner)
-	return fmt.Sprintf("%s in %d blocks of %d threads, %d parts of %d tiles", text, c.Grid, c.Block, c.Splits, c.TilesPerSplit)
-}
-
-// HostDivisions implements ops.Program.
-func (s *Program) HostDivisions(args []tensor.Tensor) []launch.Division {
-	return s.host.Divisions(args, s.family == ForwardFamily)
+// Tasks implements ops.Program.
+func (s *Program) Tasks(args []tensor.Tensor) int64 {
+	return s.host.Tasks(args, s.family == ForwardFamily)
 }
 
 // carryImage is the kernel image of scans with carries.

@@ -23,7 +23,7 @@ import (
 var selectionDevices = []struct {
 	name      string
 	arch      string
-	units     int
+	numSMs    int
 	shared    int
 	bandwidth int64
 	clusters  bool
@@ -56,15 +56,15 @@ func TestScanSelection(t *testing.T) {
 	var table strings.Builder
 	seen := map[string]string{}
 	for _, device := range selectionDevices {
-		fake := &coretest.FakeCUDA{Devices: 1, NumSMs: device.units, Shared: device.shared, Bandwidth: device.bandwidth, Arch: device.arch}
+		fake := &coretest.FakeCUDA{Devices: 1, NumSMs: device.numSMs, Shared: device.shared, Bandwidth: device.bandwidth, Arch: device.arch}
 		if device.clusters {
 			fake.Clusters = func(l *driver.Launch) int { // clusters that shared memory and registers allow
 				ctasPerSM := max(1, min(2048/int(l.Block), 65536/(64*int(l.Block)), (228<<10)/max(int(l.Shared)+1024, 1)))
-				return device.units / max(int(l.Cluster), 1) * ctasPerSM
+				return device.numSMs / max(int(l.Cluster), 1) * ctasPerSM
 			}
 		}
 		fake.Install(t)
-		fmt.Fprintf(&table, "# %s: %d multiprocessors, %d bytes of shared memory, %.0f GB/s\n", device.name, device.units, device.shared, float64(device.bandwidth)/1e9)
+		fmt.Fprintf(&table, "# %s: %d multiprocessors, %d bytes of shared memory, %.0f GB/s\n", device.name, device.numSMs, device.shared, float64(device.bandwidth)/1e9)
 		for _, scanned := range selectionScans {
 			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float32, tensor.Float64} {
 				for _, s := range selectionShapes {

@@ -66,7 +66,6 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 	switch {
 	case byIndices:
 		r.pack(&c, 0, 0)
-		queue.Divide(launch.Division{Rows: p.Rows, Columns: p.Length, RowUnit: "rows", ColumnUnit: "elements", BlockRows: 1, BlockColumns: p.Length})
 		return queue.Submit(r.numberOf(Repair), min(p.Rows, repairCTAsPerSM*p.Device.NumSMs), launch.BlockThreads)
 	case c.NeedsFallback:
 		fallback := Fallback(p, &c)
@@ -105,16 +104,6 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 		r.rows = layout.Columns
 	}
 	return c
-}
-
-// division is how the CTAs of a configuration divide the rows. Columns that do not lie beside each
-// other are in different groups.
-func (r *run) division(c *Config) launch.Division {
-	p := &r.problem
-	d := launch.Division{Groups: p.Rows / max(r.rows, 1), GroupUnit: "groups of columns", Rows: r.rows, Columns: p.Length, RowUnit: "rows", ColumnUnit: "elements"}
-	d.BlockRows, d.TileColumns = PartOf(p, c)
-	d.BlockColumns = d.TileColumns * c.TilesPerSplit
-	return d
 }
 
 // numberOf is the number of a kernel of the problem's kind in the queue.
@@ -162,7 +151,6 @@ func (r *run) phases(c *Config, flags int64) error {
 			continue
 		}
 		r.pack(c, step.phase|flags, step.status)
-		r.queue.Divide(r.division(c))
 		r.queue.Launch.Cooperative = c.Cooperative || hasGridBarrier
 		if c.InCluster() {
 			r.queue.Launch.Cluster = uint32(c.Splits)
@@ -190,7 +178,6 @@ func (r *run) summary(c *Config) error {
 			continue
 		}
 		r.pack(c, step.flags, 0)
-		r.queue.Divide(r.division(c))
 		if err := r.queue.Submit(r.numberOf(c.Kernel), c.Grid, uint32(c.Block)); err != nil {
 			return err
 		}
@@ -203,6 +190,5 @@ func (r *run) clear(words int64) error {
 	r.queue.Begin()
 	r.queue.Address(launch.WorkspaceOperand, r.workspace)
 	r.queue.Launch.Put(uint64(words))
-	r.queue.DivideWords(words, launch.BlockThreads)
 	return r.queue.Submit(len(r.queue.Kernels)-1, num.CeilDiv(words, launch.BlockThreads), launch.BlockThreads)
 }

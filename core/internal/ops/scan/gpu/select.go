@@ -252,25 +252,3 @@ func strategyOf(kernel string) *strategy {
 	}
 	return nil
 }
-
-// PartOf is the part of the rows that a CTA of a configuration computes at a time: its number of
-// rows, and the elements of a row in one tile.
-func PartOf(p *Problem, c *Config) (rows, elements int64) {
-	switch c.Kernel {
-	case RowPacked:
-		return c.Block / warpThreads * c.RowsPerWarp, p.Length
-	case RowResident:
-		return c.RowsPerCTA, p.Length
-	case RowTiled:
-		return 1, RowResidentThreads * TiledItems(p)
-	case RowCluster:
-		return 1, c.Block * RowClusterItems(p)
-	case ColumnCluster:
-		return c.PanelColumns, c.Block
-	case ColumnTiled:
-		panels := c.Block / (c.ThreadsAcross * c.ThreadsDown)
-		return panels * c.PanelColumns, p.Kind.ColumnTiledRows.Of(p) * c.ThreadsDown
-	}
-	tile := TileOf(p, c.Kernel)
-	return tile.Columns, tile.Length
-}

@@ -9,9 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
-	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
-	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
@@ -90,7 +88,7 @@ func (h *division) inBatches(body func(w *worker, first, count int64)) {
 	batch, group := h.taskLanes()
 	full := h.fullLanes()
 	tasks := num.CeilDiv(full, group)
-	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *worker, task int64) {
+	h.parallel(h.tasks(), func(w *worker, task int64) {
 		first, end := task*group, full
 		if task >= tasks {
 			first, end = full+(task-tasks)*group, h.lanes
@@ -107,35 +105,14 @@ func (h *division) taskLanes() (batch, group int64) {
 	return batch, batch * num.Clamp(cpu.Grain/h.splitLength/batch, 1, manyRows)
 }
 
-// Divisions describes how inBatches divides a run into tasks. The last, shorter splits of rows are
-// apart if tasks of whole splits do not end where they begin.
-func (s *Scan) Divisions(args []tensor.Tensor, isForward bool) []launch.Division {
-	var h division
-	width := int64(1) // rows of a lane
-	if isForward {
-		run := s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardCarryOut), true)
-		h, width = run.division, max(run.narrow, 1)
-	} else {
-		h = s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)).division
-	}
+// tasks is the number of tasks of inBatches. Lanes of a task are equally long.
+func (h *division) tasks() int64 {
 	if h.rows == 0 || h.n == 0 {
-		return nil
+		return 0
 	}
 	_, group := h.taskLanes()
 	full := h.fullLanes()
-	var list []launch.Division
-	add := func(columns int64) {
-		d := launch.Division{Rows: h.rows, Columns: columns, RowUnit: "rows", ColumnUnit: "elements"}.OfSplits(h.splitLength, group)
-		d.Rows, d.BlockRows, d.TileColumns = width*d.Rows, width*min(d.BlockRows, d.Rows), h.splitLength
-		list = append(list, launch.Clipped(d)...)
-	}
-	if full == h.lanes || full%group == 0 && (h.rows%group == 0 || group%h.rows == 0) {
-		add(h.n)
-	} else {
-		add(full / h.rows * h.splitLength)
-		add(h.n % h.splitLength)
-	}
-	return list
+	return num.CeilDiv(full, group) + num.CeilDiv(h.lanes-full, group)
 }
 
 // worker is the scratch of one goroutine.

@@ -6,8 +6,18 @@ package host
 
 import (
 	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
+
+// The implementations, by the layout of the operands.
+const (
+	Lanes  = "lanes"  // rows, or splits of rows, side by side
+	Narrow = "narrow" // forward scans: vectors along contiguous rows
+)
+
+// Kernels are the names of all implementations.
+var Kernels = []string{Lanes, Narrow}
 
 // Scan is a scan along a dimension of a shape, or the gradient of one.
 type Scan struct {
@@ -32,6 +42,25 @@ func (s *Scan) Length() int64 {
 func (s *Scan) Rows() int64 {
 	elements, _ := tensor.Product(s.Shape)
 	return elements / max(1, s.Length())
+}
+
+// Kernel is the implementation that contiguous operands use.
+func (s *Scan) Kernel(isForward bool) string {
+	x := tensor.Tensor{DType: tensor.Float32, NDim: int32(len(s.Shape)), Present: 1}
+	copy(x.Shape[:], s.Shape)
+	copy(x.Strides[:], tensor.Compact(s.Shape))
+	if isForward && s.startForward([]tensor.Tensor{x}, true).narrow > 0 {
+		return Narrow
+	}
+	return Lanes
+}
+
+// Tasks is the number of tasks that share a pass over these operands.
+func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) int64 {
+	if isForward {
+		return s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardCarryOut), true).tasks()
+	}
+	return s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)).tasks()
 }
 
 // space is the iteration space with the scanned dimension last.
