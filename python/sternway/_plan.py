@@ -313,11 +313,12 @@ class Plan(Generic[D]):
         always, if_contiguous = needs
         if always == if_contiguous or not is_contiguous:
             return always
-        return if_contiguous if all([is_contiguous(operands[name]) for name in given]) else always
+        return if_contiguous if all(is_contiguous(operands[name]) for name in given) else always
 
     def _workspace_needs(self, given: Iterable[str]) -> tuple[int, int]:
-        """Bytes of workspace that suffice for operands of any layout and for contiguous ones. Names of no operand are ignored."""
-        bits, need = sum(1 << self._names.index(name) for name in given if name in self._names), _library.load().pybind_WorkspaceNeed
+        """Bytes of workspace that suffice for operands of any layout and for contiguous ones. Unknown names are ignored."""
+        bits = sum(1 << self._names.index(name) for name in given if name in self._names)
+        need = _library.load().pybind_WorkspaceNeed
         return need(self._handle, bits, 0), need(self._handle, bits, 1)
 
     def _new_workspace(self, size: int, operands: dict[str, Any], stream: Any) -> Array | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 from xml.etree import ElementTree
 
 from families import Family, make
