@@ -31,8 +31,8 @@ struct Fine {
     {
         constexpr u32 part = kFineFrequencies / (kBlockThreads / 32);
         const u32 lane = threadIdx.x % 32, k = threadIdx.x / 32 * part + lane;
-        if (lane < part) high[k] = problem.frequencies.fine[k];
-        if (lane < part && problem.pairs > kFineFrequencies) low[k] = problem.frequencies.fine_low[k];
+        if (lane < part) high[k] = problem.fine[k];
+        if (lane < part && problem.pairs > kFineFrequencies) low[k] = problem.fine_low[k];
         __syncthreads();
     }
 };
@@ -149,9 +149,9 @@ __device__ void refine(const RopeProblem& problem, const Fine& fine, u32 pair, d
     double coarse = 1, low = 0, relative = 0;  // (coarse + low) (1 + relative)
     for (int rest = static_cast<int>(pair / kFineFrequencies), k = 0; rest; rest >>= 1, ++k) {
         if (!(rest & 1)) continue;
-        const double factor = problem.frequencies.coarse[k], product = __dmul_rn(coarse, factor);
+        const double factor = problem.coarse[k], product = __dmul_rn(coarse, factor);
         low = fma(low, factor, fma(coarse, factor, -product));
-        coarse = product, relative += problem.frequencies.coarse_low[k];
+        coarse = product, relative += problem.coarse_low[k];
     }
 #pragma unroll
     for (int n = 0; n < N; ++n) {

@@ -12,14 +12,6 @@ constexpr int kFineFrequencies = 64;
 // rows that a thread has in flight beside the angles that it computes
 constexpr int kMaxRowsPerThread = 4;
 
-// Frequencies are those from which a kernel computes the frequency of a pair in extended precision.
-struct Frequencies {
-    double fine[64];  // of the first pairs
-    double coarse[14];  // factors of the bits of pair / kFineFrequencies
-    float fine_low[64];  // Relative error of each of them.
-    float coarse_low[14];
-};
-
 // RopeProblem is what all operands share.
 struct RopeProblem {
     i64 start, pairs;  // [elements] the rotated part: its first element; half its length
@@ -46,7 +38,10 @@ struct RopeProblem {
     i64 cos_stride[3];  // [bytes] batch, row, column
     i64 sin_dtype;
     i64 sin_stride[3];
-    Frequencies frequencies;
+    double fine[64];  // frequencies of the first pairs
+    double coarse[14];  // factors of the bits of pair / kFineFrequencies
+    float fine_low[64];  // relative error of each of them
+    float coarse_low[14];
 };
 
 // RopeOperand is one operand with its result. Rows that share angles are numbered by batch and

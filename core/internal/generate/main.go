@@ -27,7 +27,7 @@ var headers = map[string]header{
 	},
 	"cuda/rope/args.gen.cuh": {
 		sources: []string{"core/internal/ops/rope/args.go"},
-		structs: []any{rope.Frequencies{}, rope.RopeProblem{}, rope.RopeOperand{}, rope.RopeArgs{}},
+		structs: []any{rope.RopeProblem{}, rope.RopeOperand{}, rope.RopeArgs{}},
 	},
 	"cuda/scan/tuning.gen.cuh": {
 		sources: []string{"core/internal/ops/scan/gpu/tuning.go", "core/internal/ops/scan/gpu/args.go"}, tail: scanTuning,

@@ -11,15 +11,6 @@ const (
 	MaxRowsPerThread = 4  // rows that a thread has in flight beside the angles that it computes
 )
 
-// Frequencies are those from which a kernel computes the frequency of a pair in extended precision.
-type Frequencies struct {
-	fine   [FineFrequencies]float64 // of the first pairs
-	coarse [coarseFactors]float64   // factors of the bits of pair / kFineFrequencies
-	// Relative error of each of them.
-	fineLow   [FineFrequencies]float32
-	coarseLow [coarseFactors]float32
-}
-
 // RopeProblem is what all operands share.
 type RopeProblem struct {
 	start, pairs int64 // [elements] the rotated part: its first element; half its length
@@ -45,7 +36,10 @@ type RopeProblem struct {
 	cosStride                       [3]int64 // [bytes] batch, row, column
 	sinDtype                        int64
 	sinStride                       [3]int64
-	frequencies                     Frequencies
+	fine                            [FineFrequencies]float64 // frequencies of the first pairs
+	coarse                          [coarseFactors]float64   // factors of the bits of pair / kFineFrequencies
+	fineLow                         [FineFrequencies]float32 // relative error of each of them
+	coarseLow                       [coarseFactors]float32
 }
 
 // RopeOperand is one operand with its result. Rows that share angles are numbered by batch and

@@ -22,7 +22,7 @@ func (p *Program) setProblem(q *launch.Queue, a *RopeProblem, args []tensor.Tens
 	a.lanes, a.tiles, a.run, a.chunks, a.vector = int64(l.log2Lanes), l.tiles, l.rowsPerThread, l.groups[0].chunks*l.groups[0].number, l.vector
 	a.byUnits, a.byTokens, a.byTiles = Divisor64(l.units), Divisor64(p.SeqLen), Divisor32(l.tiles)
 	a.forward, a.single, a.fastest = flag(p.isForward), flag(p.Angle == "float32"), p.fastest
-	a.frequencies = p.Frequencies
+	a.fine, a.coarse, a.fineLow, a.coarseLow = p.Frequencies.fine, p.Frequencies.coarse, p.Frequencies.fineLow, p.Frequencies.coarseLow
 	positions := positionsOf(&args[Positions])
 	dtype := tensor.Int64
 	if positions.tensor != nil {
@@ -59,6 +59,15 @@ func (p *Program) setOperand(q *launch.Queue, a *RopeOperand, r *rotation, g *ro
 func (p *Program) bytesOfRows(rows *rowLayout, g [2]int64) [5]int64 {
 	size := p.DType.Size()
 	return [5]int64{rows.batch * size, g[0] * size, g[1] * size, rows.token * size, rows.step * size}
+}
+
+// Frequencies are those from which a kernel computes the frequency of a pair in extended precision:
+// the first ones, factors for the higher bits of a pair's index, and their relative errors.
+type Frequencies struct {
+	fine      [FineFrequencies]float64
+	coarse    [coarseFactors]float64
+	fineLow   [FineFrequencies]float32
+	coarseLow [coarseFactors]float32
 }
 
 // frequenciesOf splits the powers of the base into those of the first pairs and the factors for the
