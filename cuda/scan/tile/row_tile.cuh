@@ -30,6 +30,13 @@ constexpr bool kBandwidthRich = true;
 
 constexpr int kComputeBoundThreads = 2 * kRowResidentThreads;  // threads per SM of a compute-bound kind
 
+// Whether the operands satisfy kVectorized, as the host says. Indices never do.
+template <typename K>
+__device__ bool is_vectorized(const ScanArgs& args)
+{
+    return !__is_same(typename K::Value, i64) && args.flags & kVectorized;
+}
+
 template <typename K>
 struct RowShared {
     Uninitialized<typename K::Prefix, 32> warp_prefixes;  // totals of warps
