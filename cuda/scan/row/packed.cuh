@@ -13,7 +13,7 @@ __device__ bool packed_rows(const ScanArgs& args, uint4* smem, i64 row0, i64 row
     if (count == 0) return true;
     if (VECTORIZED && count % Scan::V) return false;  // the last rows may not fill whole vectors
     const Offsets offsets = VECTORIZED ? Offsets::of_single_dim(args, 0, row0) : Offsets::of(args, 0, row0);
-    int misalignment = VECTORIZED ? 0 : alignment_offset<T>(args, offsets.dx);
+    int misalignment = VECTORIZED ? 0 : alignment_offset<T>(args, offsets.outputs[kResult]);
     if (count + misalignment > 32 * Scan::I) misalignment = 0;
     const Span span = {row0, -misalignment, misalignment, count + misalignment, true};
     RunningCarry<K> running;

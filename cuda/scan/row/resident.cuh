@@ -24,7 +24,7 @@ __device__ bool resident_row(const ScanArgs& args, uint4* smem)
     const Offsets offsets = VECTORIZED ? Offsets::of_single_dim(args, 0, row_exists ? row_index : 0)
                                        : Offsets::of(args, 0, row_exists ? row_index : 0);
     const int n = static_cast<int>(args.n);
-    int misalignment = VECTORIZED && !PARTIAL_ENDS ? 0 : alignment_offset<T>(args, offsets.dx);
+    int misalignment = VECTORIZED && !PARTIAL_ENDS ? 0 : alignment_offset<T>(args, offsets.outputs[kResult]);
     // If the warps have no room for the gap before the row, it begins at element 0.
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
     const int first = (warp - first_warp) * 32 * I - misalignment;

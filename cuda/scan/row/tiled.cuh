@@ -32,7 +32,7 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
     const int capacity = blockDim.x * I;
     // Kinds that read numbers use row_pipelined instead.
     const bool aligned = Scan::READS_DY_ALONE && is_vectorized<K>(args);
-    int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.dx);
+    int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.outputs[kResult]);
     // With carries, elements ahead of the row must not count as records.
     const bool begins_at_row = K::HAS_CARRIES && (K::STORES_INDICES || K::SEGMENTED_SUM);
     if (begins_at_row || args.n + misalignment > args.splits * count * capacity) misalignment = 0;

@@ -177,9 +177,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                    prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
         const int n = count(tile);
         Vector xs[R], ys[R];
-        if constexpr (READS_X) this->load(args.x, offsets.x, tile, n, xs, static_cast<T>(K::pad(args)));
+        if constexpr (READS_X)
+            this->load(args.inputs[kSaved], offsets.inputs[kSaved], tile, n, xs, static_cast<T>(K::pad(args)));
         if (!prefix_only)
-            this->load(args.dy, offsets.dy, tile, n, ys, K::template pad_y<T>(args));
+            this->load(args.inputs[kScanned], offsets.inputs[kScanned], tile, n, ys, K::template pad_y<T>(args));
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
         Prefix before;  // of the column that the thread owns
@@ -267,8 +268,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             }
             this->store(ys, tile, n);
             if constexpr (K::STORES_INDICES) {
-                i64* to = Base::template first<i64>(args.x, offsets.x, tile);
-                if (!K::HAS_CARRIES || args.x.data)
+                i64* to = Base::template first<i64>(args.outputs[kIndices], offsets.outputs[kIndices], tile);
+                if (!K::HAS_CARRIES || args.outputs[kIndices].data)
                     store_column_indices<W>(args, thread, this->columns_present - x * W, n, to);
             }
         }
@@ -280,16 +281,18 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     // The first x of column v of the thread.
     __device__ A base_of(int v) const
     {
-        const i64 offset = offsets.x - y * R * args.x.step + v * args.x.stride[0];
-        return has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[offset]) : A(0);
+        const Strided& saved = args.inputs[kSaved];
+        const i64 offset = offsets.inputs[kSaved] - y * R * saved.step + v * saved.stride[0];
+        return has(v) ? widen<A>(reinterpret_cast<const T*>(saved.data)[offset]) : A(0);
     }
 
     __device__ void find_records(ThreadScan& thread, int v, i64 tile, unsigned segment_heads) const
     {
-        const i64* q = Base::template first<i64>(args.x, offsets.x, tile) + v * args.x.stride[0];
+        const Strided& saved = args.inputs[kSaved];
+        const i64* q = Base::template first<i64>(saved, offsets.inputs[kSaved], tile) + v * saved.stride[0];
         const int n = has(v) ? count(tile) : 0;
-        const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
+        const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - saved.step) : 0;
         thread.find_records(
-            args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, row_of_column(x * W + v), row0, before);
+            args, [&](int r) { return q[r * saved.step]; }, n, segment_heads, row_of_column(x * W + v), row0, before);
     }
 };

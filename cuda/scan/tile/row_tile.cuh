@@ -154,7 +154,7 @@ struct RowTile {
     template <typename X>
     __device__ A base_of(const Input& x, const X& xv, unsigned segment_heads, unsigned lane_heads, i64 offset) const
     {
-        if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.x.data)[offset]);
+        if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.inputs[kSaved].data)[offset]);
         const unsigned lane = threadIdx.x % 32, preceding = lane_heads & ((1u << lane) - 1);
         A last = A(0);
         if constexpr (sizeof(T) == 2) {  // read again: selecting among this many registers takes longer
@@ -223,8 +223,8 @@ struct RowTile {
         if (row < resident || args.segments <= row + resident) return;
         const Offsets next = Offsets::of_single_dim(args, 0, row + resident);
         const int n = static_cast<int>(args.n), size = sizeof(T);
-        prefetch_l2(args.x.data + (next.x - (args.x.step < 0 ? n - 1 : 0)) * size, n * size);
-        if (args.dy.step != 0) prefetch_l2(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
+        prefetch_l2(args.inputs[kSaved].data + (next.inputs[kSaved] - (args.inputs[kSaved].step < 0 ? n - 1 : 0)) * size, n * size);
+        if (args.inputs[kScanned].step != 0) prefetch_l2(args.inputs[kScanned].data + (next.inputs[kScanned] - (args.inputs[kScanned].step < 0 ? n - 1 : 0)) * size, n * size);
     }
 
     // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
@@ -233,8 +233,9 @@ struct RowTile {
     __device__ unsigned run(
         RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
     {
-        const Input y(args, args.dy, span, offsets.dy),
-            x(args, READS_X ? args.x : args.dy, span, READS_X ? offsets.x : offsets.dy);
+        constexpr int X = READS_X ? kSaved : kScanned;
+        const Input y(args, args.inputs[kScanned], span, offsets.inputs[kScanned]),
+            x(args, args.inputs[X], span, offsets.inputs[X]);
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const Elements<A, T, V, U> xv{xs}, yv{ys};
@@ -251,7 +252,7 @@ struct RowTile {
         ThreadScan thread;
         thread.begin(args);
         if constexpr (READS_X) x.finish(xs, smem, pad);
-        if constexpr (INDEX) find_records(thread, span, offsets.x);
+        if constexpr (INDEX) find_records(thread, span, offsets.inputs[kSaved]);
         if constexpr (K::STORES_INDICES) {  // SEG: positions from the first row of the warp on
             const int own = threadIdx.x % 32 * I;
             thread.position = SEG ? own - span.lo : span.first + own;
@@ -259,7 +260,7 @@ struct RowTile {
             if constexpr (K::HAS_CARRIES) thread.first_index = first_index_of_row<K>(args, span.row0);
         }
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.x);
+        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.inputs[kSaved]);
         if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !PARTIAL_ENDS && !SEG && !TILED)
             prefetch_next_row(static_cast<unsigned>(span.row0));
         if (TILED && !prefix_only && threadIdx.x == 0) {
@@ -314,7 +315,8 @@ struct RowTile {
         }
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
-        const WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS> out(args, args.dx, span, offsets.dx);
+        const WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS> out(
+            args, args.outputs[kResult], span, offsets.outputs[kResult]);
         thread.finish(
             suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
@@ -322,7 +324,7 @@ struct RowTile {
         }
         out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         if constexpr (K::STORES_INDICES) {
-            if (!K::HAS_CARRIES || args.x.data) store_indices(thread, span, offsets.x);
+            if (!K::HAS_CARRIES || args.outputs[kIndices].data) store_indices(thread, span, offsets.outputs[kIndices]);
         }
         advance_suffix();
         return 0;
@@ -332,8 +334,8 @@ struct RowTile {
     // elements (u * 32 + l) * V ..), which saves the transpose: a warp scan for each u.
     __device__ void run_striped(const Span& span, const Offsets& offsets) const
     {
-        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, span, offsets.dy),
-            out(args, args.dx, span, offsets.dx);
+        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.inputs[kScanned], span, offsets.inputs[kScanned]),
+            out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         using ThreadScan = typename K::template ThreadScan<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto combine = [](const Suffix& l, const Suffix& r) { return K::combine(l, r); };
@@ -374,13 +376,13 @@ struct RowTile {
 
     __device__ void store_indices(const ThreadScan& thread, const Span& span, i64 offset) const
     {
-        const WarpTransposeIO<i64, 1> to(args, args.x, span, offset);
+        const WarpTransposeIO<i64, 1> to(args, args.outputs[kIndices], span, offset);
         const bool contiguous = to.contiguous();
         const int n = SEG ? static_cast<int>(args.n) : 1;
         for_each_record<I>(thread, SEG ? -span.lo : span.first, [&](int e, i64 position) {
             if (e < span.lo || e >= span.hi) return;
             if (SEG) position -= rows_before(static_cast<int>(position), n) * n;
-            *(contiguous ? to.p + e * args.x.step : to.element(e)) = thread.index_of(args, position);
+            *(contiguous ? to.p + e * args.outputs[kIndices].step : to.element(e)) = thread.index_of(args, position);
         });
     }
 
