@@ -6,9 +6,7 @@
 
 #include <type_traits>
 
-#include "common/async_copy.cuh"
 #include "scan/state/carry.cuh"
-#include "scan/state/direct_load.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/store_indices.cuh"
 
@@ -16,19 +14,6 @@
 // general kind behind it, whose code is long and seldom run, half as many unless T is float64.
 template <typename K, typename T>
 constexpr int kPackedVectors = K::IS_FAST ? kRowPackedVectors : K::Tuning::ROW_PACKED_VECTORS[sizeof(T) / 4];
-
-// Whether a kind computes much for each byte: on GPUs with much bandwidth, row_resident then
-// prefetches rows of later CTAs.
-template <typename K, typename T>
-constexpr bool kComputeBound = K::IS_FAST && K::KEEPS_ELEMENTS && sizeof(T) == 2;
-// GPUs with much memory bandwidth per SM: compute capability from 9.0 and below 12.0.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr bool kBandwidthRich = false;
-#else
-constexpr bool kBandwidthRich = true;
-#endif
-
-constexpr int kComputeBoundThreads = 2 * kRowResidentThreads;  // threads per SM of a compute-bound kind
 
 // Whether the operands satisfy kVectorized, as the host says. Indices never do.
 template <typename K>
@@ -59,9 +44,7 @@ struct RowTile {
     // Kinds that do not read x: row_resident scans most of them in striped order, without shared
     // memory.
     static constexpr bool READS_DY_ALONE = !READS_X && !INDEX, STRIPED = READS_DY_ALONE && K::STRIPED_ROWS;
-    using Input = std::conditional_t<
-        READS_X && VECTORIZED && !PARTIAL_ENDS && U * 16 == 32, DirectLoadIO<T, U>,
-        WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>>;
+    using IO = WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -152,7 +135,7 @@ struct RowTile {
 
     // The first x of the row in which the thread begins.
     template <typename X>
-    __device__ A base_of(const Input& x, const X& xv, unsigned segment_heads, unsigned lane_heads, i64 offset) const
+    __device__ A base_of(const IO& x, const X& xv, unsigned segment_heads, unsigned lane_heads, i64 offset) const
     {
         if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.inputs[kSaved].data)[offset]);
         const unsigned lane = threadIdx.x % 32, preceding = lane_heads & ((1u << lane) - 1);
@@ -211,22 +194,6 @@ struct RowTile {
         return (1u << end) - 1 & ~((1u << begin) - 1);
     }
 
-    // Prefetches to L2 the row that starts when the rows now resident on the device are done. Rows
-    // of the first wave prefetch nothing: their own loads are needed at once.
-    __device__ void prefetch_next_row(unsigned row) const
-    {
-        if (!(args.flags & kPrefetchNextRow) || threadIdx.x != first_warp * 32) return;
-        unsigned num_sms;
-        asm("mov.u32 %0, %%nsmid;" : "=r"(num_sms));
-        const unsigned ctas = num_sms * (kComputeBoundThreads / blockDim.x);
-        const unsigned resident = ctas * static_cast<unsigned>(args.rows_per_cta);
-        if (row < resident || args.segments <= row + resident) return;
-        const Offsets next = Offsets::of_single_dim(args, 0, row + resident);
-        const int n = static_cast<int>(args.n), size = sizeof(T);
-        prefetch_l2(args.inputs[kSaved].data + (next.inputs[kSaved] - (args.inputs[kSaved].step < 0 ? n - 1 : 0)) * size, n * size);
-        if (args.inputs[kScanned].step != 0) prefetch_l2(args.inputs[kScanned].data + (next.inputs[kScanned] - (args.inputs[kScanned].step < 0 ? n - 1 : 0)) * size, n * size);
-    }
-
     // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
     // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
     // the fast path rejects a row.
@@ -234,7 +201,7 @@ struct RowTile {
         RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
     {
         constexpr int X = READS_X ? kSaved : kScanned;
-        const Input y(args, args.inputs[kScanned], span, offsets.inputs[kScanned]),
+        const IO y(args, args.inputs[kScanned], span, offsets.inputs[kScanned]),
             x(args, args.inputs[X], span, offsets.inputs[X]);
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
@@ -261,8 +228,6 @@ struct RowTile {
         }
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.inputs[kSaved]);
-        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !PARTIAL_ENDS && !SEG && !TILED)
-            prefetch_next_row(static_cast<unsigned>(span.row0));
         if (TILED && !prefix_only && threadIdx.x == 0) {
             if constexpr (K::NEEDS_PREFIX) shared->carry_prefix[0] = carry_in->prefix;
             shared->carry_suffix[0] = K::from_carry(carry_in->suffix);
@@ -315,8 +280,7 @@ struct RowTile {
         }
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
-        const WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS> out(
-            args, args.outputs[kResult], span, offsets.outputs[kResult]);
+        const IO out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         thread.finish(
             suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
