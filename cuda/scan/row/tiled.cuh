@@ -4,16 +4,17 @@
 // This file: row_tiled, for any layout. A CTA walks the tiles of a row, or of a split of one.
 #pragma once
 
+#include "scan/state/carry.cuh"
 #include "scan/state/fallback.cuh"
 #include "scan/tile/row_tile.cuh"
 
-// The part of a tile, or of a row, that a warp owns; its element 0 is at position `first`.
+// The part of a tile that a warp owns; its element 0 is at position `first`.
 template <int I>
-__device__ Span span_of(i64 row, i64 first, i64 n, int misalignment)
+__device__ Span span_of(i64 row, i64 first, i64 n, int misalignment, bool is_chunk)
 {
     return {
         row, first, first < 0 ? misalignment : 0,
-        static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
+        static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false, is_chunk};
 }
 
 // Walks the tiles of a split of a row.
@@ -31,7 +32,7 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
     const Offsets offsets = Offsets::of(args, 0, row_index);
     const int capacity = blockDim.x * I;
     // Kinds that read numbers use row_pipelined instead.
-    const bool aligned = Scan::READS_DY_ALONE && is_vectorized<K>(args);
+    const bool aligned = Scan::READS_Y_ALONE && is_vectorized<K>(args);
     int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.outputs[kResult]);
     // With carries, elements ahead of the row must not count as records.
     const bool begins_at_row = K::HAS_CARRIES && (K::STORES_INDICES || K::SEGMENTED_SUM);
@@ -74,10 +75,11 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
             carry_in[0].suffix = running.suffix;
         }
         const Span span = span_of<I>(
-            row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment);
+            row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment,
+            K::HAS_CARRIES);
         uint4* own = smem + warp * 32 * Scan::U;
         if (aligned)
-            std::conditional_t<Scan::READS_DY_ALONE, RowTile<K, T, false, true, true>, Scan>{
+            std::conditional_t<Scan::READS_Y_ALONE, RowTile<K, T, false, true, true>, Scan>{
                 args, &shared, 0, warps, &carry_in[0]}
                 .run(running, span, offsets, own, phase);
         else

@@ -52,6 +52,8 @@
 //                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
 //     STORES_INDICES       ThreadScan::position, end: the position of element 0, and the one from
 //                          which on there are no elements; set by the kernel after `begin`
+//                          ThreadScan::set_row(args, row), called next by RowTile and ColumnTile;
+//                          stores_indices(args): whether the run wants indices
 //                          ThreadScan::records, carried_record: which elements are records, and
 //                          the position of the record before the thread; set by `finish`
 //                          (store_indices.cuh)

@@ -6,7 +6,6 @@
 
 #include <type_traits>
 
-#include "scan/state/carry.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/store_indices.cuh"
 
@@ -43,7 +42,7 @@ struct RowTile {
     static constexpr bool READS_X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     // Kinds that do not read x: row_resident scans most of them in striped order, without shared
     // memory.
-    static constexpr bool READS_DY_ALONE = !READS_X && !INDEX, STRIPED = READS_DY_ALONE && K::STRIPED_ROWS;
+    static constexpr bool READS_Y_ALONE = !READS_X && !INDEX, STRIPED = READS_Y_ALONE && K::STRIPED_ROWS;
     using IO = WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
@@ -212,8 +211,7 @@ struct RowTile {
             y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
             y.start(ys, K::template pad_y<T>(args));
-        // With carries a row continues the one before it.
-        const unsigned first = K::HAS_CARRIES ? 0 : segment_heads_of(span);
+        const unsigned first = span.is_chunk ? 0 : segment_heads_of(span);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
         ThreadScan thread;
@@ -224,7 +222,7 @@ struct RowTile {
             const int own = threadIdx.x % 32 * I;
             thread.position = SEG ? own - span.lo : span.first + own;
             thread.end = SEG ? span.hi - span.lo : args.n;
-            if constexpr (K::HAS_CARRIES) thread.first_index = first_index_of_row<K>(args, span.row0);
+            thread.set_row(args, span.row0);
         }
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.inputs[kSaved]);
@@ -261,7 +259,9 @@ struct RowTile {
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
-        if constexpr (K::HAS_CARRIES && K::SEGMENTED_SUM) thread.records &= existing_elements(span);
+        if constexpr (K::SEGMENTED_SUM) {
+            if (span.is_chunk) thread.records &= existing_elements(span);
+        }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
             suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), lane_heads);
             if constexpr (K::IS_FAST && !SEG) {
@@ -288,7 +288,7 @@ struct RowTile {
         }
         out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         if constexpr (K::STORES_INDICES) {
-            if (!K::HAS_CARRIES || args.outputs[kIndices].data) store_indices(thread, span, offsets.outputs[kIndices]);
+            if (ThreadScan::stores_indices(args)) store_indices(thread, span, offsets.outputs[kIndices]);
         }
         advance_suffix();
         return 0;
