@@ -110,8 +110,8 @@ __device__ inline i64 offset_of(const ScanArgs& args, const Strided& operand, i6
     return offset;
 }
 
-// Misalignment of a row of the result that begins at `offset`: how many elements of the `unit`-byte block
-// that holds its first element come before that element in scan order.
+// Misalignment of a row of the result that begins at `offset`: how many elements of the
+// `unit`-byte block that holds its first element come before that element in scan order.
 template <typename T>
 __device__ int alignment_offset(const ScanArgs& args, i64 offset, int unit = 16)
 {

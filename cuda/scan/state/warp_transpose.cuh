@@ -13,8 +13,8 @@ struct Span {
     i64 row0, first;
     int lo, hi;
     bool several_rows;
-    // The row is a chunk, which states enter at both ends: it has no segment head, and elements that
-    // do not exist are no records.
+    // The row is a chunk, which states enter at both ends: it has no segment head, and elements
+    // that do not exist are no records.
     bool is_chunk = false;
 };
 

@@ -307,8 +307,8 @@ func (o *stridedOperands) rowsShareOffset(p *Problem, c *Config, unit int64) boo
 		if num.Abs(o.step[i]) != 1 || address%16 != 0 || (address-resultAddress)%(unit*p.ElementSize) != 0 {
 			return false
 		}
-		// Vectors at the ends of a row hold elements of its neighbours. The first row has none before
-		// it; those after the last row are read but not used.
+		// Vectors at the ends of a row hold elements of its neighbours. The first row has none
+		// before it; those after the last row are read but not used.
 		if o.dims > 0 && (stride < p.Length || (stride-resultStride)%unit != 0) {
 			return false
 		}
