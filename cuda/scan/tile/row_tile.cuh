@@ -211,7 +211,7 @@ struct RowTile {
             y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
             y.start(ys, K::template pad_y<T>(args));
-        const unsigned first = span.is_chunk ? 0 : segment_heads_of(span);
+        const unsigned first = TILED && span.is_chunk ? 0 : segment_heads_of(span);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
         ThreadScan thread;
@@ -259,7 +259,7 @@ struct RowTile {
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
-        if constexpr (K::SEGMENTED_SUM) {
+        if constexpr (K::SEGMENTED_SUM && TILED) {
             if (span.is_chunk) thread.records &= existing_elements(span);
         }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
