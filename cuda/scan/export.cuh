@@ -9,7 +9,7 @@
 //     kinds/     cumsum.cuh                 the mathematics of each kind
 //     tile/      row_tile.cuh               a tile in registers
 //     pipeline/  async_pipeline.cuh         tiles prefetched by cp.async
-//     row/       packed_resident_tiled.cuh  kernels along rows
+//     row/       tiled.cuh                  kernels along rows
 //     column/    tiled.cuh                  kernels along columns
 //
 // This file: macros that export the kernels of a kind, whose symbols begin with `kind`. Launch
@@ -21,8 +21,10 @@
 #include "scan/column/tiled.cuh"
 #include "scan/records.cuh"
 #include "scan/row/cluster_io.cuh"
-#include "scan/row/packed_resident_tiled.cuh"
+#include "scan/row/packed.cuh"
 #include "scan/row/pipelined_io.cuh"
+#include "scan/row/resident.cuh"
+#include "scan/row/tiled.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_row_packed_##name, kRowPackedThreads, \

@@ -103,7 +103,8 @@ __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
     Bits& flags = reinterpret_cast<Bits*>(records + first_winning_tile * (TILE_ELEMENTS / 8))[threadIdx.x];
     const int first = (this->first_tile() + first_winning_tile) * TILE + static_cast<int>(threadIdx.x) * I -
                       misalignment_at(0);
-    const T* from = reinterpret_cast<const T*>(args.x.data) + Offsets::of_single_dim(args, 0, segment).x;
+    const T* from = reinterpret_cast<const T*>(args.inputs[kSaved].data) +
+                    Offsets::of_single_dim(args, 0, segment).inputs[kSaved];
     unsigned wins = 0;
 #pragma unroll 1
     for (int i = max(-first, 0); i < min(static_cast<int>(args.n) - first, I); ++i)

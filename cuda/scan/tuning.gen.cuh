@@ -52,10 +52,8 @@ constexpr i64 kFallback = 64;  // fallback pass: only the segments that reject_f
 constexpr i64 kMisaligned = 128;
 // with kMisaligned: at the same offset of a 128-byte cache line, too
 constexpr i64 kLineAligned = 256;
-// row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100
-constexpr i64 kPrefetchNextRow = 512;
 // with carries: combine the suffixes of splits and store nothing but the carry
-constexpr i64 kSummary = 1024;
+constexpr i64 kSummary = 512;
 
 // Tuned numbers of the kernels of each kind. Tables have entries for elements of 2, 4
 // and 8 bytes: the index is sizeof(T) / 4.

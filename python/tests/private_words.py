@@ -107,7 +107,7 @@ WORDS: list[Word] = [
     *name(r"dense|kDense", "vectorized, kVectorized", "kDense", SCAN),
     *name(r"leads|kLeads|lead_of|padded", "misalignment, kMisaligned, alignment_offset", "kLeads", SCAN),
     *name(r"kLines|lined|kLined", "kLineAligned", "kLines"),
-    *name(r"hurries|kQuickMemory|kSlow", "bandwidthRich, kComputeBound", "hurries"),
+    *name(r"hurries|kQuickMemory|kSlow", "bandwidthRich", "hurries"),
     # Memory and synchronization
     *name(r"[Rr]ings?|kRing\w*", "multi-stage cp.async pipeline, AsyncPipeline", "Ring"),
     *name(r"ask|aim|turn_to|asked", "prefetch_tile, set_work_item, advance_work_item", "turn_to", CUDA),
@@ -131,7 +131,7 @@ WORDS: list[Word] = [
         ("cuda/*", "core/*"),
         {"core/internal/ops/scan/*_test.go": "room in memory around an output"},
     ),
-    *name(r"fetch_vector|bring_next", "cp_async_16, prefetch_next_row", "bring_next"),
+    *name(r"fetch_vector|bring_next", "cp_async_16", "bring_next"),
     *part("charged charge", "owns_column", NATIVE),
     *name(
         r"Inner|Outer|OwnLine|Line|Walk(?!Dir)\w*|\w+Walk|walk",

@@ -111,11 +111,9 @@ struct ClusterPanel {
         const unsigned panels_across = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
                        outer = args.dims == 1 ? 0 : panel / panels_across;
         const i64 column = static_cast<i64>(panel - outer * panels_across) * COLUMNS;
-        Offsets p = Offsets::of(args, 1, outer);
-        p.dy += column;
-        p.x += column;
-        p.dx += column;
-        return {p, static_cast<int>(min(args.extent[0] - column, static_cast<i64>(COLUMNS)))};
+        Offsets offsets = Offsets::of(args, 1, outer);
+        offsets.for_each(args, [&](const Strided&, i64& offset) { offset += column; });
+        return {offsets, static_cast<int>(min(args.extent[0] - column, static_cast<i64>(COLUMNS)))};
     }
 
     // Whether all rows and columns of the warp exist. Computed without `rows_present`: ptxas

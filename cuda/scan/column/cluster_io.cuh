@@ -15,15 +15,17 @@ __device__ void ClusterPanel<K, T>::prefetch_tile(unsigned panel) const
     const auto at = [&](const Strided& from, i64 begin, int row) {
         return from.data + (begin + row * from.step) * size + byte_in_row;
     };
-    const char *x = at(args.x, item.offsets.x, first + row), *y = at(args.dy, item.offsets.dy, first + row);
+    const Strided &saved = args.inputs[kSaved], &scanned = args.inputs[kScanned];
+    const char *x = at(saved, item.offsets.inputs[kSaved], first + row),
+               *y = at(scanned, item.offsets.inputs[kScanned], first + row);
     if (whole(item)) {
         const unsigned even = to + row * VECTORS_PER_ROW * 16, odd = to + (row ^ GROUPS - 1) * VECTORS_PER_ROW * 16;
-        prefetch_whole<0>(even, odd, x, ROWS_PER_COPY * args.x.step * size);
-        prefetch_whole<0>(even + OPERAND * 16, odd + OPERAND * 16, y, ROWS_PER_COPY * args.dy.step * size);
+        prefetch_whole<0>(even, odd, x, ROWS_PER_COPY * saved.step * size);
+        prefetch_whole<0>(even + OPERAND * 16, odd + OPERAND * 16, y, ROWS_PER_COPY * scanned.step * size);
     } else if (byte_in_row < item.columns_present * size) {
 #pragma unroll 1
         for (int r = row; r < rows_present;
-             r += ROWS_PER_COPY, x += ROWS_PER_COPY * args.x.step * size, y += ROWS_PER_COPY * args.dy.step * size) {
+             r += ROWS_PER_COPY, x += ROWS_PER_COPY * saved.step * size, y += ROWS_PER_COPY * scanned.step * size) {
             fetch(to + slot_of_row(r) * VECTORS_PER_ROW * 16, x);
             fetch(to + (OPERAND + slot_of_row(r) * VECTORS_PER_ROW) * 16, y);
         }
@@ -31,7 +33,7 @@ __device__ void ClusterPanel<K, T>::prefetch_tile(unsigned panel) const
     if constexpr (K::HAS_BASE) {
         if (byte_in_row < item.columns_present * size)
             for (int r = row; r < kColumnBaseRows && r < args.n; r += ROWS_PER_COPY)
-                fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(args.x, item.offsets.x, r));
+                fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(saved, item.offsets.inputs[kSaved], r));
     }
 }
 
@@ -76,13 +78,14 @@ __device__ void ClusterPanel<K, T>::write(const Word (&word)[R], const Item& ite
 {
     const int column = lane_in_group * PER, row = group * R,
               left = column < item.columns_present ? rows_present - row : 0;
-    T* dx = reinterpret_cast<T*>(args.dx.data) + item.offsets.dx + column + (first + row) * args.dx.step;
+    const Strided& result = args.outputs[kResult];
+    T* dx = reinterpret_cast<T*>(result.data) + item.offsets.outputs[kResult] + column + (first + row) * result.step;
     if (whole(item)) {
 #pragma unroll
-        for (int r = 0; r < R; ++r, dx += args.dx.step) word[r].store(dx);
+        for (int r = 0; r < R; ++r, dx += result.step) word[r].store(dx);
     } else {
 #pragma unroll
-        for (int r = 0; r < R; ++r, dx += args.dx.step)
+        for (int r = 0; r < R; ++r, dx += result.step)
             if (r < left) word[r].store(dx);
     }
 }

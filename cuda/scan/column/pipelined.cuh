@@ -94,8 +94,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         const auto first = [&](const Strided& operand, i64 from) {
             return operand.data + (from + item.column + (item.row + row) * operand.step) * sizeof(T) + byte_in_row;
         };
-        if constexpr (READS_X) x = first(args.x, item.offsets.x);
-        y = first(args.dy, item.offsets.dy);
+        if constexpr (READS_X) x = first(args.inputs[kSaved], item.offsets.inputs[kSaved]);
+        y = first(args.inputs[kScanned], item.offsets.inputs[kScanned]);
         if constexpr (K::READS_RECORDS) records = this->records_of(number * args.tiles_per_split) + threadIdx.x * 16;
         producer_rows_left = keep_here(
             byte_in_row < item.columns_present * static_cast<int>(sizeof(T)) ? item.rows_left - row : 0);
@@ -111,8 +111,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
                 if (k * ROWS_PER_COPY < producer_rows_left - t * ROWS)
                     cp_async_16(to + k * kColumnPipelinedThreads * 16, from);
         };
-        if constexpr (READS_X) operand(x, args.x, to);
-        if (!K::FINDS_RECORDS && !prefix_only) operand(y, args.dy, to + (READS_X ? OPERAND * 16 : 0));
+        if constexpr (READS_X) operand(x, args.inputs[kSaved], to);
+        if (!K::FINDS_RECORDS && !prefix_only) operand(y, args.inputs[kScanned], to + (READS_X ? OPERAND * 16 : 0));
         if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
             cp_async_16(to + OPERAND * 16, records + t * (TILE_ELEMENTS / 8));
     }
@@ -124,11 +124,12 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         split = item.split;
         columns_present = item.columns_present;
         rows_left = keep_here(item.rows_left);
-        dx = reinterpret_cast<T*>(args.dx.data) + item.offsets.dx + item.column + lane * W +
-             (item.row + warp * R) * args.dx.step;
+        const Strided &result = args.outputs[kResult], &index = args.outputs[kIndices];
+        dx = reinterpret_cast<T*>(result.data) + item.offsets.outputs[kResult] + item.column + lane * W +
+             (item.row + warp * R) * result.step;
         if constexpr (K::STORES_INDICES)
-            indices = reinterpret_cast<i64*>(args.x.data) + item.offsets.x +
-                      (item.column + lane * W) * args.x.stride[0] + (item.row + warp * R) * args.x.step;
+            indices = reinterpret_cast<i64*>(index.data) + item.offsets.outputs[kIndices] +
+                      (item.column + lane * W) * index.stride[0] + (item.row + warp * R) * index.step;
         if constexpr (K::FINDS_RECORDS) {
 #pragma unroll
             for (int v = 0; v < W; ++v)
@@ -137,14 +138,16 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             if (warp == 0) shared.carry_prefix[lane] = best;
         }
         if constexpr (K::HAS_BASE) {
-            const T* from = reinterpret_cast<const T*>(args.x.data) + item.offsets.x + item.column + lane * W;
+            const Strided& saved = args.inputs[kSaved];
+            const i64 first_column = item.offsets.inputs[kSaved] + item.column + lane * W;
+            const T* from = reinterpret_cast<const T*>(saved.data) + first_column;
 #pragma unroll
             for (int v = 0; v < W; ++v) {
                 const A first = has(v) ? widen<A>(from[v]) : A(0);
                 A largest = first;
 #pragma unroll
                 for (int r = 1; r < kColumnBaseRows; ++r)
-                    if (has(v) && r < args.n) largest = fmax(largest, widen<A>(from[r * args.x.step + v]));
+                    if (has(v) && r < args.n) largest = fmax(largest, widen<A>(from[r * saved.step + v]));
                 base[v] = K::base(first, largest);
             }
         }
@@ -303,14 +306,16 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         const int left = has(0) ? rows - warp * R : 0;
         if constexpr (K::STORES_INDICES)
             store_column_indices<W>(
-                args, thread, columns_present - lane * W, min(max(left, 0), R), indices + t * ROWS * args.x.step);
-        T* q = dx + t * ROWS * args.dx.step;
+                args, thread, columns_present - lane * W, min(max(left, 0), R),
+                indices + t * ROWS * args.outputs[kIndices].step);
+        const i64 step = args.outputs[kResult].step;
+        T* q = dx + t * ROWS * step;
         if (left >= R) {
 #pragma unroll
-            for (int r = 0; r < R; ++r, q += args.dx.step) store(q, out[r]);
+            for (int r = 0; r < R; ++r, q += step) store(q, out[r]);
         } else {
 #pragma unroll
-            for (int r = 0; r < R; ++r, q += args.dx.step)
+            for (int r = 0; r < R; ++r, q += step)
                 if (r < left) store(q, out[r]);
         }
     }

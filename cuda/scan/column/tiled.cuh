@@ -5,6 +5,7 @@
 // split of one.
 #pragma once
 
+#include "scan/state/carry.cuh"
 #include "scan/state/fallback.cuh"
 #include "scan/tile/column_tile.cuh"
 
@@ -18,7 +19,7 @@ template <typename K, typename T>
 __device__ bool run_single_tile(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 buffer[];
-    const ColumnTile<K, T> scan(args, buffer);
+    const ColumnTile<K, T> scan(args, buffer, false);
     return scan.template run<true>(0, 0, kDownsweep) != kRejected;
 }
 
@@ -28,7 +29,7 @@ template <typename K, typename T>
 __device__ void walk_panel_tiles(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 buffer[];
-    const ColumnTile<K, T> scan(args, buffer);
+    const ColumnTile<K, T> scan(args, buffer, K::HAS_CARRIES);
     auto& carry_in = scan.carry_in;
     const int phase = scan.phase();
     const i64 first = args.splits == 1 ? 0 : (scan.item() - scan.segment * args.splits) * args.tiles_per_split;

@@ -1,7 +1,6 @@
 // Forward scans: kinds that return the running value itself, not a gradient. Their state is the
 // Suffix, so that positions run against scan order: y(i) with the largest i comes first. They read
-// one operand, `dy` of ScanArgs, and store to `dx`. cumsum has no kind here: it is its own gradient
-// in the other direction.
+// one input. cumsum has no kind here: it is its own gradient in the other direction.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"

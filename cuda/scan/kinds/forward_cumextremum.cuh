@@ -5,6 +5,7 @@
 
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/forward.cuh"
+#include "scan/state/carry.cuh"
 #include "scan/tile/store_indices.cuh"
 
 // The extremum of some elements. `value` is negated by cummin, so that the largest wins.
@@ -84,6 +85,16 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExt
         {
             sign = args.flags & kMinimum ? A(-1) : A(1);
             last_wins = !(args.flags & kFirst);
+        }
+
+        __device__ void set_row(const ScanArgs& args, i64 row)
+        {
+            if constexpr (CARRIED) first_index = first_index_of_row<ForwardCumextremum>(args, row);
+        }
+        // With carries, indices may go unused.
+        static __device__ bool stores_indices(const ScanArgs& args)
+        {
+            return !CARRIED || args.outputs[kIndices].data;
         }
 
         __device__ i64 rank_of(i64 p) const { return rank_of_position<CARRIED>(p, end, last_wins); }

@@ -14,10 +14,10 @@ __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, PARTIAL_ENDS>::find_record
 {
     constexpr int BATCH = I < 8 ? I : 8;
     static_assert(I <= 32);
-    const WarpTransposeIO<i64, 1> x(args, args.x, span, offset);
+    const WarpTransposeIO<i64, 1> x(args, args.inputs[kSaved], span, offset);
     const int lane = threadIdx.x % 32, n = SEG ? static_cast<int>(args.n) : 1;
     const bool contiguous = x.contiguous();
-    const i64 stride = 32 * args.x.step, *own = x.p + lane * args.x.step;
+    const i64 stride = 32 * args.inputs[kSaved].step, *own = x.p + lane * args.inputs[kSaved].step;
     i64 before = lane == 0 && span.lo == 0 && span.first > 0 && span.hi > 0 ? *x.element(-1) : 0;
     bool found_wrong = false;
     thread.records = 0;
@@ -67,9 +67,10 @@ __device__ void repair(const ScanArgs& args)
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         if (args.reject_flags[1 + row] == 0) continue;
         const Offsets offsets = Offsets::of(args, 0, row);
-        const T* dy = reinterpret_cast<const T*>(args.dy.data) + offsets.dy;
-        const i64* x = reinterpret_cast<const i64*>(args.x.data) + offsets.x;
-        T* dx = reinterpret_cast<T*>(args.dx.data) + offsets.dx;
+        const T* dy = reinterpret_cast<const T*>(args.inputs[kScanned].data) + offsets.inputs[kScanned];
+        const i64* x = reinterpret_cast<const i64*>(args.inputs[kSaved].data) + offsets.inputs[kSaved];
+        const i64 step = args.inputs[kSaved].step;
+        T* dx = reinterpret_cast<T*>(args.outputs[kResult].data) + offsets.outputs[kResult];
         for (i64 window = 0; window < args.n; window += kSums) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = error[j] = 0.0;
@@ -78,10 +79,9 @@ __device__ void repair(const ScanArgs& args)
                 const i64 i = begin + threadIdx.x;
                 index[threadIdx.x] = -1;
                 if (i < args.n) {
-                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * args.x.step] : x[i * args.x.step]) -
-                                  window;
+                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * step] : x[i * step]) - window;
                     if (j >= 0 && j < kSums) index[threadIdx.x] = static_cast<int>(j);
-                    value[threadIdx.x] = widen<double>(dy[i * args.dy.step]);
+                    value[threadIdx.x] = widen<double>(dy[i * args.inputs[kScanned].step]);
                 }
                 __syncthreads();
 #pragma unroll 1
@@ -95,7 +95,8 @@ __device__ void repair(const ScanArgs& args)
             }
 #pragma unroll 1
             for (int j = threadIdx.x; j < kSums && window + j < args.n; j += kRepairThreads)
-                dx[(window + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + error[j] : sum[j]);
+                dx[(window + j) * args.outputs[kResult].step] =
+                    static_cast<T>(isfinite(sum[j]) ? sum[j] + error[j] : sum[j]);
             __syncthreads();
         }
     }

@@ -109,7 +109,8 @@ struct AsyncPipeline {
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    // Waits for the oldest of the tiles being prefetched.
+    // Waits for the oldest of the tiles being prefetched. wait_group takes a constant; a smaller
+    // one than needed only waits longer.
     __device__ void wait_stage()
     {
         const int others = stages - 2 - self().retained_stages;  // groups that may still be in flight

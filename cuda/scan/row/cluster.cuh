@@ -86,9 +86,9 @@ struct ClusterRow {
     __device__ unsigned segment_heads() const { return slice == 0 && threadIdx.x == 0; }
     // The row is shared by more CTAs than a cluster has.
     __device__ bool grid_resident() const { return slices > kMaxClusterCTAs; }
-    __device__ bool backward() const { return args.dx.step < 0; }
-    __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
-    __device__ bool all_whole() const { return vectors == 32 * U && args.dy.step > 0; }
+    __device__ bool backward() const { return args.outputs[kResult].step < 0; }
+    __device__ bool repeats() const { return args.inputs[kScanned].step == 0; }  // one number for all dy of a row
+    __device__ bool all_whole() const { return vectors == 32 * U && args.inputs[kScanned].step > 0; }
     // Bytes from a striped vector to the next of the lane.
     __device__ int bytes_apart() const { return backward() ? -32 * 16 : 32 * 16; }
 

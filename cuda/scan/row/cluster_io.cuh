@@ -11,7 +11,7 @@ template <int FIRST, int END>
 __device__ void ClusterRow<K, T>::prefetch_tile(unsigned row)
 {
     if (row >= args.segments) return;
-    const char *x = begin(args.x, row) + lane_offset, *y = begin(args.dy, row) + lane_offset;
+    const char *x = begin(args.inputs[kSaved], row) + lane_offset, *y = begin(args.inputs[kScanned], row) + lane_offset;
     const unsigned even = static_cast<unsigned>(__cvta_generic_to_shared(Vectors::striped(smem, 0))), odd = even ^ 64;
     if (all_whole()) {
         prefetch_whole<FIRST, END>(even, odd, x);
@@ -26,7 +26,7 @@ __device__ void ClusterRow<K, T>::prefetch_tile(unsigned row)
     }
     if constexpr (FIRST == 0 && K::HAS_BASE) {
         const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(&first_vector));
-        if (lane == 0) cp_async_16(to, begin(args.x, row) - (backward() ? 16 - sizeof(T) : 0));
+        if (lane == 0) cp_async_16(to, begin(args.inputs[kSaved], row) - (backward() ? 16 - sizeof(T) : 0));
     }
 }
 
@@ -51,7 +51,7 @@ __device__ void ClusterRow<K, T>::read(Vector (&word)[U], uint4* from) const
 template <typename K, typename T>
 __device__ void ClusterRow<K, T>::repeat(Vector (&word)[U]) const
 {
-    const T all = *reinterpret_cast<const T*>(begin(args.dy, row));
+    const T all = *reinterpret_cast<const T*>(begin(args.inputs[kScanned], row));
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
@@ -80,7 +80,7 @@ template <typename K, typename T>
 __device__ void ClusterRow<K, T>::write(Vector (&word)[U]) const
 {
     uint4* out = smem + 2 * 32 * U;
-    char* dx = begin(args.dx, row) + lane_offset;
+    char* dx = begin(args.outputs[kResult], row) + lane_offset;
     // Hides the lane, so that addresses are recomputed instead of being kept in registers.
     const int own = keep_here(lane);
     flip(word);

@@ -73,8 +73,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ bool owns_column() const { return warp == 0; }
     __device__ void set_carry_in(const Carry& all) { shared.carry_suffix[0] = K::from_carry(all); }
     // Whether all operands run against scan order; whether one number is all of dy.
-    __device__ bool back() const { return static_cast<int>(args.dx.step) < 0; }
-    __device__ bool repeats() const { return static_cast<int>(args.dy.step) == 0; }
+    __device__ bool back() const { return static_cast<int>(args.outputs[kResult].step) < 0; }
+    __device__ bool repeats() const { return static_cast<int>(args.inputs[kScanned].step) == 0; }
     // Whether a tile lies entirely in the row; `all` is its length plus misalignment.
     __device__ bool whole(int t, int all) const
     {
@@ -110,10 +110,11 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void set_work_item(unsigned item)
     {
         const Offsets offsets = Offsets::of_single_dim(args, 0, this->row_of(item));
-        const int misalignment = misalignment_of(offsets.dx);
+        const int misalignment = misalignment_of(offsets.outputs[kResult]);
         producer_end = static_cast<int>(args.n) + misalignment;
-        if constexpr (READS_X) x = address_of_tiles(args.x, offsets.x, misalignment) + threadIdx.x * 16;
-        y = address_of_tiles(args.dy, offsets.dy, misalignment) + threadIdx.x * 16;
+        if constexpr (READS_X)
+            x = address_of_tiles(args.inputs[kSaved], offsets.inputs[kSaved], misalignment) + threadIdx.x * 16;
+        y = address_of_tiles(args.inputs[kScanned], offsets.inputs[kScanned], misalignment) + threadIdx.x * 16;
         if constexpr (K::READS_RECORDS)
             records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
@@ -132,18 +133,20 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     {
         segment = this->row_of(item);
         const Offsets offsets = Offsets::of_single_dim(args, 0, segment);
-        const int misalignment = misalignment_of(offsets.dx);
+        const int misalignment = misalignment_of(offsets.outputs[kResult]);
         row_end = keep_here(static_cast<int>(args.n) + misalignment);
         dx = keep_here(
-            address_of_tiles(args.dx, offsets.dx, misalignment) +
+            address_of_tiles(args.outputs[kResult], offsets.outputs[kResult], misalignment) +
             ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
-        repeated = args.dy.data + offsets.dy * sizeof(T);
-        if constexpr (K::STORES_INDICES) indices = reinterpret_cast<i64*>(args.x.data) + offsets.x;
+        repeated = args.inputs[kScanned].data + offsets.inputs[kScanned] * sizeof(T);
+        if constexpr (K::STORES_INDICES)
+            indices = reinterpret_cast<i64*>(args.outputs[kIndices].data) + offsets.outputs[kIndices];
         if constexpr (K::FINDS_RECORDS) {
             if (threadIdx.x == 0) shared.carry_prefix[0] = K::Prefix::identity();
             found = keep_here(this->records_of(static_cast<i64>(segment) * tiles()) + threadIdx.x * sizeof(Bits));
         }
-        if constexpr (K::HAS_BASE) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[offsets.x]);
+        if constexpr (K::HAS_BASE)
+            base = widen<A>(reinterpret_cast<const T*>(args.inputs[kSaved].data)[offsets.inputs[kSaved]]);
     }
 
     // The bit of the element that begins the row.
@@ -226,7 +229,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         const int first = first_position(t) + warp * 32 * I;
         for_each_record<I>(thread, first, [&](int e, i64 position) {
             if (first + e < 0 || first + e >= static_cast<int>(args.n)) return;
-            indices[(first + e) * args.x.step] = index_of_position(args, position);
+            indices[(first + e) * args.outputs[kIndices].step] = index_of_position(args, position);
         });
     }
 

@@ -44,40 +44,58 @@ struct ScanArgs {
     // indices). Fast paths: rejections, [segment] or, of row_cluster, [segment, slice]; after the
     // last one, the CTA count of grid_sync.
     int* reject_flags;
-    Strided dy, x, dx;  // of a forward scan: the input, the indices that it stores or nothing, the result
+    Strided inputs[3], outputs[2];  // without data: the run has no such operand
 };
+
+// Inputs and outputs by number. kScanned has the elements that a scan combines: dy of a gradient,
+// the input of a forward scan. kSaved has x, or the indices of the forward, from which a gradient
+// finds its coefficients. kResult is dx, or the result of a forward scan. kIndices are those that
+// forward cummax and cummin store.
+constexpr int kScanned = 0, kSaved = 1;
+constexpr int kResult = 0, kIndices = 1;
 
 // Element offsets, in each operand, of the row (or row of panels) with linear index `index` over
 // the dims from..dims-1, dim `from` fastest.
 struct Offsets {
-    i64 dy, x, dx;
+    i64 inputs[3], outputs[2];
+
+    // Calls f(operand, its offset) for each operand.
+    template <typename F>
+    __device__ void for_each(const ScanArgs& args, const F& f)
+    {
+        f(args.inputs[0], inputs[0]);
+        f(args.inputs[1], inputs[1]);
+        f(args.inputs[2], inputs[2]);
+        f(args.outputs[0], outputs[0]);
+        f(args.outputs[1], outputs[1]);
+    }
 
     // Precondition: at most one such dim.
     template <typename Index>
     __device__ static Offsets of_single_dim(const ScanArgs& args, int from, Index index)
     {
-        const auto of = [&](const Strided& operand) {
-            return operand.first + static_cast<i64>(index) * operand.stride[from];
-        };
-        return {of(args.dy), of(args.x), of(args.dx)};
+        Offsets offsets;
+        offsets.for_each(args, [&](const Strided& operand, i64& offset) {
+            offset = operand.first + static_cast<i64>(index) * operand.stride[from];
+        });
+        return offsets;
     }
 
     __device__ static Offsets of(const ScanArgs& args, int from, i64 index)
     {
         if (args.dims <= from + 1) return of_single_dim(args, from, index);
-        i64 dy = args.dy.first, x = args.x.first, dx = args.dx.first;
+        Offsets offsets;
+        offsets.for_each(args, [](const Strided& operand, i64& offset) { offset = operand.first; });
 #pragma unroll 1
         for (int d = from; d < args.dims; ++d) {
             const i64 extent = args.extent[d];
             const bool small = index >> 31 == 0 && extent >> 31 == 0;  // a 32-bit division suffices
             const i64 rest = small ? static_cast<unsigned>(index) / static_cast<unsigned>(extent) : index / extent;
             const i64 k = index - rest * extent;
-            dy += k * args.dy.stride[d];
-            x += k * args.x.stride[d];
-            dx += k * args.dx.stride[d];
+            offsets.for_each(args, [&](const Strided& operand, i64& offset) { offset += k * operand.stride[d]; });
             index = rest;
         }
-        return {dy, x, dx};
+        return offsets;
     }
 };
 
@@ -92,12 +110,13 @@ __device__ inline i64 offset_of(const ScanArgs& args, const Strided& operand, i6
     return offset;
 }
 
-// Misalignment of a row of dx that begins at `offset`: how many elements of the `unit`-byte block
-// that holds its first element come before that element in scan order.
+// Misalignment of a row of the result that begins at `offset`: how many elements of the
+// `unit`-byte block that holds its first element come before that element in scan order.
 template <typename T>
 __device__ int alignment_offset(const ScanArgs& args, i64 offset, int unit = 16)
 {
-    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + offset,
+    const Strided& result = args.outputs[kResult];
+    const i64 address = reinterpret_cast<i64>(result.data) / static_cast<i64>(sizeof(T)) + offset,
               last = unit / static_cast<int>(sizeof(T)) - 1;
-    return static_cast<int>((args.dx.step < 0 ? last - address : address) & last);
+    return static_cast<int>((result.step < 0 ? last - address : address) & last);
 }

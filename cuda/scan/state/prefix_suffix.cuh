@@ -52,6 +52,8 @@
 //                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
 //     STORES_INDICES       ThreadScan::position, end: the position of element 0, and the one from
 //                          which on there are no elements; set by the kernel after `begin`
+//                          ThreadScan::set_row(args, row), called next by RowTile and ColumnTile;
+//                          stores_indices(args): whether the run wants indices
 //                          ThreadScan::records, carried_record: which elements are records, and
 //                          the position of the record before the thread; set by `finish`
 //                          (store_indices.cuh)
@@ -59,12 +61,12 @@
 //                          ThreadScan::find_records(...), which sets it from indices
 //                          (indices.cuh, ColumnTile)
 //
-// A kind need not be a gradient: kernels load y from the operand dy, x from x, and store to dx. A
-// kind may also be a forward scan (kinds/forward.cuh): its state is the Suffix, NEEDS_PREFIX is
-// false, and the operands are passed with their positions in reverse, so that the suffix runs from
-// the first element. With Value void it has one input, and with Value Number two, such as
-// h[k] = x[k] h[k-1] + y[k]. Rows begin with the identity. Besides the output, which has the type
-// of the inputs, a kind with STORES_INDICES has a second one, the indices, in place of x.
+// Kernels load y from the input kScanned and x from kSaved, and store to the output kResult
+// (args.cuh). A kind may be a forward scan (kinds/forward.cuh): its state is the Suffix,
+// NEEDS_PREFIX is false, and the operands are passed with their positions in reverse, so that the
+// suffix runs from the first element. With Value void it has one input, and with Value Number two,
+// such as h[k] = x[k] h[k-1] + y[k]. Rows begin with the identity. A kind with STORES_INDICES has a
+// second output, kIndices.
 //
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
 // element may; otherwise at most one does. x(i) and y(i) are elements by index; x and y of a fast

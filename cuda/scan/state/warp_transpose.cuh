@@ -13,6 +13,9 @@ struct Span {
     i64 row0, first;
     int lo, hi;
     bool several_rows;
+    // The row is a chunk, which states enter at both ends: it has no segment head, and elements
+    // that do not exist are no records.
+    bool is_chunk = false;
 };
 
 // Loads the 16-byte vector that begins with element `m` if m < end, else leaves `word` unchanged.

@@ -30,11 +30,10 @@ struct ColumnIO {
         const i64 column = (segment - outer * panels_across) * columns();
         columns_present =
             segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns()))) : 0;
-        const Offsets panel = Offsets::of(args, 1, columns_present > 0 ? outer : 0);
-        const auto first = [&](const Strided& operand, i64 from) {
-            return from + (column + x * W) * operand.stride[0] + y * R * operand.step;
-        };
-        offsets = {first(args.dy, panel.dy), first(args.x, panel.x), first(args.dx, panel.dx)};
+        offsets = Offsets::of(args, 1, columns_present > 0 ? outer : 0);
+        offsets.for_each(args, [&](const Strided& operand, i64& offset) {
+            offset = offset + (column + x * W) * operand.stride[0] + y * R * operand.step;
+        });
     }
 
     // The logarithm of a power of two.
@@ -97,22 +96,23 @@ struct ColumnIO {
 
     __device__ void store(const Vector (&word)[R], i64 tile, int n) const
     {
-        T* q = first<T>(args.dx, offsets.dx, tile);
-        const bool all = vectorizable(args.dx, q);
+        const Strided& result = args.outputs[kResult];
+        T* q = first<T>(result, offsets.outputs[kResult], tile);
+        const bool all = vectorizable(result, q);
         if (all && n == R) {
 #pragma unroll
-            for (int r = 0; r < R; ++r, q += args.dx.step) word[r].store(q);
+            for (int r = 0; r < R; ++r, q += result.step) word[r].store(q);
             return;
         }
 #pragma unroll
-        for (int r = 0; r < R; ++r, q += args.dx.step) {
+        for (int r = 0; r < R; ++r, q += result.step) {
             if (r >= n) continue;
             if (all) {
                 word[r].store(q);
             } else {
 #pragma unroll
                 for (int v = 0; v < W; ++v)
-                    if (has(v)) q[v * args.dx.stride[0]] = word[r].get(v);
+                    if (has(v)) q[v * result.stride[0]] = word[r].get(v);
             }
         }
     }

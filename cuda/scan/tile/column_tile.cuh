@@ -3,7 +3,6 @@
 // to share a panel. A panel of more than a warp has a CTA for itself.
 #pragma once
 
-#include "scan/state/carry.cuh"
 #include "scan/state/fallback.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/column_io.cuh"
@@ -41,11 +40,13 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     using Base = ColumnIO<T, W, R>;
     using Base::args, Base::x, Base::y, Base::segment, Base::offsets, Base::threads_across, Base::threads_down,
         Base::columns, Base::panel_in_warp, Base::has, Base::count;
+    bool is_chunk;  // as of a Span
     CarryIn& carry_in;
     WarpStates* warp_states;  // [warp]
 
-    __device__ ColumnTile(const ScanArgs& args, uint4* smem)
+    __device__ ColumnTile(const ScanArgs& args, uint4* smem, bool is_chunk)
         : Base(args, item()),
+          is_chunk(is_chunk),
           carry_in(*reinterpret_cast<CarryIn*>(smem)),
           warp_states(reinterpret_cast<WarpStates*>(smem + (sizeof(CarryIn) + 15) / 16))
     {
@@ -177,9 +178,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                    prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
         const int n = count(tile);
         Vector xs[R], ys[R];
-        if constexpr (READS_X) this->load(args.x, offsets.x, tile, n, xs, static_cast<T>(K::pad(args)));
+        if constexpr (READS_X)
+            this->load(args.inputs[kSaved], offsets.inputs[kSaved], tile, n, xs, static_cast<T>(K::pad(args)));
         if (!prefix_only)
-            this->load(args.dy, offsets.dy, tile, n, ys, K::template pad_y<T>(args));
+            this->load(args.inputs[kScanned], offsets.inputs[kScanned], tile, n, ys, K::template pad_y<T>(args));
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
         Prefix before;  // of the column that the thread owns
@@ -195,8 +197,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         };
         const auto xv = [&](int v) { return of(xs, v); };
         const auto yv = [&](int v) { return of(ys, v); };
-        // With carries a row continues the one before it.
-        const unsigned segment_heads = !K::HAS_CARRIES && tile == 0 && y == 0;
+        const unsigned segment_heads = !is_chunk && tile == 0 && y == 0;
         ThreadScan thread[W];
         Prefix prefix[W];
         Suffix suffix[W];
@@ -207,8 +208,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             if constexpr (K::STORES_INDICES) {
                 thread[v].position = (tile * threads_down() + y) * R;
                 thread[v].end = args.n;
-                if constexpr (K::HAS_CARRIES)
-                    thread[v].first_index = first_index_of_row<K>(args, row_of_column(min(x * W + v, last_column())));
+                thread[v].set_row(args, row_of_column(min(x * W + v, last_column())));
             }
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
@@ -237,7 +237,9 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 if (!panel_in_warp())
                     prefix[v] = K::combine(warp_states[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
                 thread[v].enter(prefix[v], xv(v), yv(v), segment_heads);
-                if constexpr (K::HAS_CARRIES && K::SEGMENTED_SUM) thread[v].records &= (1u << n) - 1;
+                if constexpr (K::SEGMENTED_SUM) {
+                    if (is_chunk) thread[v].records &= (1u << n) - 1;
+                }
             }
         }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
@@ -267,8 +269,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             }
             this->store(ys, tile, n);
             if constexpr (K::STORES_INDICES) {
-                i64* to = Base::template first<i64>(args.x, offsets.x, tile);
-                if (!K::HAS_CARRIES || args.x.data)
+                i64* to = Base::template first<i64>(args.outputs[kIndices], offsets.outputs[kIndices], tile);
+                if (ThreadScan::stores_indices(args))
                     store_column_indices<W>(args, thread, this->columns_present - x * W, n, to);
             }
         }
@@ -280,16 +282,18 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     // The first x of column v of the thread.
     __device__ A base_of(int v) const
     {
-        const i64 offset = offsets.x - y * R * args.x.step + v * args.x.stride[0];
-        return has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[offset]) : A(0);
+        const Strided& saved = args.inputs[kSaved];
+        const i64 offset = offsets.inputs[kSaved] - y * R * saved.step + v * saved.stride[0];
+        return has(v) ? widen<A>(reinterpret_cast<const T*>(saved.data)[offset]) : A(0);
     }
 
     __device__ void find_records(ThreadScan& thread, int v, i64 tile, unsigned segment_heads) const
     {
-        const i64* q = Base::template first<i64>(args.x, offsets.x, tile) + v * args.x.stride[0];
+        const Strided& saved = args.inputs[kSaved];
+        const i64* q = Base::template first<i64>(saved, offsets.inputs[kSaved], tile) + v * saved.stride[0];
         const int n = has(v) ? count(tile) : 0;
-        const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
+        const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - saved.step) : 0;
         thread.find_records(
-            args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, row_of_column(x * W + v), row0, before);
+            args, [&](int r) { return q[r * saved.step]; }, n, segment_heads, row_of_column(x * W + v), row0, before);
     }
 };

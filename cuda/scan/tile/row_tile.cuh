@@ -6,9 +6,6 @@
 
 #include <type_traits>
 
-#include "common/async_copy.cuh"
-#include "scan/state/carry.cuh"
-#include "scan/state/direct_load.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/store_indices.cuh"
 
@@ -17,18 +14,12 @@
 template <typename K, typename T>
 constexpr int kPackedVectors = K::IS_FAST ? kRowPackedVectors : K::Tuning::ROW_PACKED_VECTORS[sizeof(T) / 4];
 
-// Whether a kind computes much for each byte: on GPUs with much bandwidth, row_resident then
-// prefetches rows of later CTAs.
-template <typename K, typename T>
-constexpr bool kComputeBound = K::IS_FAST && K::KEEPS_ELEMENTS && sizeof(T) == 2;
-// GPUs with much memory bandwidth per SM: compute capability from 9.0 and below 12.0.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr bool kBandwidthRich = false;
-#else
-constexpr bool kBandwidthRich = true;
-#endif
-
-constexpr int kComputeBoundThreads = 2 * kRowResidentThreads;  // threads per SM of a compute-bound kind
+// Whether the operands satisfy kVectorized, as the host says. Indices never do.
+template <typename K>
+__device__ bool is_vectorized(const ScanArgs& args)
+{
+    return !__is_same(typename K::Value, i64) && args.flags & kVectorized;
+}
 
 template <typename K>
 struct RowShared {
@@ -51,10 +42,8 @@ struct RowTile {
     static constexpr bool READS_X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     // Kinds that do not read x: row_resident scans most of them in striped order, without shared
     // memory.
-    static constexpr bool READS_DY_ALONE = !READS_X && !INDEX, STRIPED = READS_DY_ALONE && K::STRIPED_ROWS;
-    using Input = std::conditional_t<
-        READS_X && VECTORIZED && !PARTIAL_ENDS && U * 16 == 32, DirectLoadIO<T, U>,
-        WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>>;
+    static constexpr bool READS_Y_ALONE = !READS_X && !INDEX, STRIPED = READS_Y_ALONE && K::STRIPED_ROWS;
+    using IO = WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -145,9 +134,9 @@ struct RowTile {
 
     // The first x of the row in which the thread begins.
     template <typename X>
-    __device__ A base_of(const Input& x, const X& xv, unsigned segment_heads, unsigned lane_heads, i64 offset) const
+    __device__ A base_of(const IO& x, const X& xv, unsigned segment_heads, unsigned lane_heads, i64 offset) const
     {
-        if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.x.data)[offset]);
+        if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.inputs[kSaved].data)[offset]);
         const unsigned lane = threadIdx.x % 32, preceding = lane_heads & ((1u << lane) - 1);
         A last = A(0);
         if constexpr (sizeof(T) == 2) {  // read again: selecting among this many registers takes longer
@@ -204,30 +193,15 @@ struct RowTile {
         return (1u << end) - 1 & ~((1u << begin) - 1);
     }
 
-    // Prefetches to L2 the row that starts when the rows now resident on the device are done. Rows
-    // of the first wave prefetch nothing: their own loads are needed at once.
-    __device__ void prefetch_next_row(unsigned row) const
-    {
-        if (!(args.flags & kPrefetchNextRow) || threadIdx.x != first_warp * 32) return;
-        unsigned num_sms;
-        asm("mov.u32 %0, %%nsmid;" : "=r"(num_sms));
-        const unsigned ctas = num_sms * (kComputeBoundThreads / blockDim.x);
-        const unsigned resident = ctas * static_cast<unsigned>(args.rows_per_cta);
-        if (row < resident || args.segments <= row + resident) return;
-        const Offsets next = Offsets::of_single_dim(args, 0, row + resident);
-        const int n = static_cast<int>(args.n), size = sizeof(T);
-        prefetch_l2(args.x.data + (next.x - (args.x.step < 0 ? n - 1 : 0)) * size, n * size);
-        if (args.dy.step != 0) prefetch_l2(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
-    }
-
     // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
     // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
     // the fast path rejects a row.
     __device__ unsigned run(
         RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
     {
-        const Input y(args, args.dy, span, offsets.dy),
-            x(args, READS_X ? args.x : args.dy, span, READS_X ? offsets.x : offsets.dy);
+        constexpr int X = READS_X ? kSaved : kScanned;
+        const IO y(args, args.inputs[kScanned], span, offsets.inputs[kScanned]),
+            x(args, args.inputs[X], span, offsets.inputs[X]);
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const Elements<A, T, V, U> xv{xs}, yv{ys};
@@ -237,24 +211,21 @@ struct RowTile {
             y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
             y.start(ys, K::template pad_y<T>(args));
-        // With carries a row continues the one before it.
-        const unsigned first = K::HAS_CARRIES ? 0 : segment_heads_of(span);
+        const unsigned first = TILED && span.is_chunk ? 0 : segment_heads_of(span);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
         ThreadScan thread;
         thread.begin(args);
         if constexpr (READS_X) x.finish(xs, smem, pad);
-        if constexpr (INDEX) find_records(thread, span, offsets.x);
+        if constexpr (INDEX) find_records(thread, span, offsets.inputs[kSaved]);
         if constexpr (K::STORES_INDICES) {  // SEG: positions from the first row of the warp on
             const int own = threadIdx.x % 32 * I;
             thread.position = SEG ? own - span.lo : span.first + own;
             thread.end = SEG ? span.hi - span.lo : args.n;
-            if constexpr (K::HAS_CARRIES) thread.first_index = first_index_of_row<K>(args, span.row0);
+            thread.set_row(args, span.row0);
         }
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.x);
-        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !PARTIAL_ENDS && !SEG && !TILED)
-            prefetch_next_row(static_cast<unsigned>(span.row0));
+        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.inputs[kSaved]);
         if (TILED && !prefix_only && threadIdx.x == 0) {
             if constexpr (K::NEEDS_PREFIX) shared->carry_prefix[0] = carry_in->prefix;
             shared->carry_suffix[0] = K::from_carry(carry_in->suffix);
@@ -288,7 +259,9 @@ struct RowTile {
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
-        if constexpr (K::HAS_CARRIES && K::SEGMENTED_SUM) thread.records &= existing_elements(span);
+        if constexpr (K::SEGMENTED_SUM && TILED) {
+            if (span.is_chunk) thread.records &= existing_elements(span);
+        }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
             suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), lane_heads);
             if constexpr (K::IS_FAST && !SEG) {
@@ -307,7 +280,7 @@ struct RowTile {
         }
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
-        const WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS> out(args, args.dx, span, offsets.dx);
+        const IO out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         thread.finish(
             suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
@@ -315,7 +288,7 @@ struct RowTile {
         }
         out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         if constexpr (K::STORES_INDICES) {
-            if (!K::HAS_CARRIES || args.x.data) store_indices(thread, span, offsets.x);
+            if (ThreadScan::stores_indices(args)) store_indices(thread, span, offsets.outputs[kIndices]);
         }
         advance_suffix();
         return 0;
@@ -325,8 +298,8 @@ struct RowTile {
     // elements (u * 32 + l) * V ..), which saves the transpose: a warp scan for each u.
     __device__ void run_striped(const Span& span, const Offsets& offsets) const
     {
-        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, span, offsets.dy),
-            out(args, args.dx, span, offsets.dx);
+        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.inputs[kScanned], span, offsets.inputs[kScanned]),
+            out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         using ThreadScan = typename K::template ThreadScan<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto combine = [](const Suffix& l, const Suffix& r) { return K::combine(l, r); };
@@ -367,13 +340,13 @@ struct RowTile {
 
     __device__ void store_indices(const ThreadScan& thread, const Span& span, i64 offset) const
     {
-        const WarpTransposeIO<i64, 1> to(args, args.x, span, offset);
+        const WarpTransposeIO<i64, 1> to(args, args.outputs[kIndices], span, offset);
         const bool contiguous = to.contiguous();
         const int n = SEG ? static_cast<int>(args.n) : 1;
         for_each_record<I>(thread, SEG ? -span.lo : span.first, [&](int e, i64 position) {
             if (e < span.lo || e >= span.hi) return;
             if (SEG) position -= rows_before(static_cast<int>(position), n) * n;
-            *(contiguous ? to.p + e * args.x.step : to.element(e)) = thread.index_of(args, position);
+            *(contiguous ? to.p + e * args.outputs[kIndices].step : to.element(e)) = thread.index_of(args, position);
         });
     }
 

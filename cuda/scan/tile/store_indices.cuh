@@ -32,10 +32,10 @@ template <int W, typename ThreadScan>
 __device__ void store_column_indices(
     const ScanArgs& args, const ThreadScan (&thread)[W], int columns, int count, i64* to)
 {
-    const i64 column_stride = args.x.stride[0];
-    const bool is_wide = W == 2 && columns == W && column_stride == 1 && args.x.step % 2 == 0 && aligned<16>(to);
+    const i64 column_stride = args.outputs[kIndices].stride[0], step = args.outputs[kIndices].step;
+    const bool is_wide = W == 2 && columns == W && column_stride == 1 && step % 2 == 0 && aligned<16>(to);
 #pragma unroll 4
-    for (int r = 0; r < count; ++r, to += args.x.step) {
+    for (int r = 0; r < count; ++r, to += step) {
         i64 index[W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {

@@ -1,6 +1,7 @@
 package scan_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -38,7 +39,8 @@ func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanB
 	return fake.Launches, args, plan
 }
 
-// scanWords reads fields of ScanArgs and of its operands by name (cuda/scan/state/args.cuh).
+// scanWords reads fields of ScanArgs by name (cuda/scan/state/args.cuh), and those of its operands,
+// "inputs[0]" for example.
 type scanWords struct {
 	t          *testing.T
 	at, inside map[string]int
@@ -48,10 +50,15 @@ type scanWords struct {
 func wordsOfScan(t *testing.T, l *coretest.FakeLaunch) scanWords {
 	at, size := coretest.SourceWordsOf(t, "scan", "ScanArgs")
 	inside, operand := coretest.SourceWordsOf(t, "scan", "Strided")
-	for i, name := range []string{"dy", "x", "dx"} { // declared last, and counted as one word each
-		at[name] = size - 3 + i*operand
+	first, count := at["inputs"], size-at["inputs"] // operands are declared last, and counted as one word each
+	for i := range count {
+		list, number := "inputs", i
+		if k := first + i - at["outputs"]; k >= 0 {
+			list, number = "outputs", k
+		}
+		at[fmt.Sprintf("%s[%d]", list, number)] = first + i*operand
 	}
-	require.Len(t, l.Words, size-3+3*operand, l.Symbol)
+	require.Len(t, l.Words, first+count*operand, l.Symbol)
 	return scanWords{t, at, inside, l.Words}
 }
 
@@ -79,10 +86,10 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(6), w.get("extent"))
 		require.Equal(t, int64(6), w.get("segments"))
 		require.Equal(t, int64(gpu.FlagReversed|gpu.FlagVectorized), w.get("flags"))
-		require.Equal(t, int64(args[operand.Dx].Data), w.of("dx", "data"))
-		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
-		require.Equal(t, int64(-1), w.of("dx", "step"))
-		require.Equal(t, []int64{-40}, w.strides("x", 1))
+		require.Equal(t, int64(args[operand.Dx].Data), w.of("outputs[0]", "data"))
+		require.Equal(t, int64(239), w.of("outputs[0]", "first"), "rows that lie end to end are mirrored together")
+		require.Equal(t, int64(-1), w.of("outputs[0]", "step"))
+		require.Equal(t, []int64{-40}, w.strides("inputs[1]", 1))
 		require.Zero(t, w.get("states"))
 		require.Equal(t, gpu.RowPacked, plan.SKU().Kernel)
 	})
@@ -131,6 +138,24 @@ func TestWordsOfScans(t *testing.T) {
 		splits, all := w.get("splits"), w.get("splits")*w.get("tiles_per_split")
 		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*splits+4*all+8*splits, "prefixes of splits, prefixes before tiles, suffixes of splits")
 	})
+	t.Run("indices of a forward", func(t *testing.T) {
+		fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
+		plan, err := core.Select(scan.Scan{Kind: "cummax", Shape: []int64{64, 1000}, DType: tensor.Float32, Dim: 1}, tensor.CUDA(0), ops.Preference{})
+		require.NoError(t, err)
+		args, workspace := coretest.DeviceArgs(plan, "x", "y", "indices")
+		args[operand.ForwardIndices].Strides[0], args[operand.ForwardIndices].Strides[1] = 1, 64
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		require.Len(t, fake.Launches, 1)
+		require.Equal(t, "scan_indices_row_resident_f32", fake.Launches[0].Symbol)
+		w := wordsOfScan(t, &fake.Launches[0])
+		for word, number := range map[string]int{"inputs[0]": operand.ForwardX, "outputs[0]": operand.ForwardY, "outputs[1]": operand.ForwardIndices} {
+			require.Equal(t, int64(args[number].Data), w.of(word, "data"), word)
+		}
+		require.Zero(t, w.of("inputs[1]", "data"))
+		require.Zero(t, w.of("inputs[2]", "data"))
+		require.Equal(t, int64(-64), w.of("outputs[1]", "step"))
+		require.Equal(t, int64(gpu.FlagVectorized|gpu.FlagReversed), w.get("flags"), "indices are stored one by one, in any layout")
+	})
 	t.Run("indices", func(t *testing.T) {
 		launches, args, _ := scanCalls(t, scan.ScanBackward{Kind: "cummax", Shape: []int64{700, 30}, DType: tensor.Float64, Dim: 0}, ops.Preference{}, nil, "dy", "indices", "dx")
 		require.Len(t, launches, 4)
@@ -139,7 +164,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "scan_backward_indices_column_tiled_f64", launches[1].Symbol)
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].Symbol)
 		w := wordsOfScan(t, &launches[2])
-		require.Equal(t, int64(args[operand.Indices].Data), w.of("x", "data"))
+		require.Equal(t, int64(args[operand.Indices].Data), w.of("inputs[1]", "data"))
 		require.Equal(t, int64(100<<40), w.get("reject_flags"))
 	})
 	t.Run("pipelined", func(t *testing.T) {

@@ -23,7 +23,7 @@ type Program struct {
 	gpu       *gpu.Scan // nil: compiled for the CPU
 	kernel    string
 	workspace int64 // bytes
-	spares    bool  // runs by x with contiguous operands need no workspace
+	spares    bool  // runs without indices whose operands are contiguous need no workspace
 }
 
 // compiler returns the function that compiles a checked problem for a device.
@@ -47,27 +47,27 @@ func compileCPU(p *ops.Problem, s *host.Scan, preference ops.Preference) (ops.Pr
 func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
 	kind := kinds[p.Kind]
 	scan := &gpu.Scan{
-		ByX:   problemOf(kind.backward, p, s, numSMs, preference),
+		Plain: problemOf(kind.backward, p, s, numSMs, preference),
 		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum,
 	}
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
-		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
+		scan.Plain.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
 	}
-	if scan.ByX.Carries {
+	if scan.Plain.Carries {
 		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.CarryKernels, asked) {
 			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.CarryKernels)+" with carries", fmt.Sprintf("%q", asked), "")
 		}
 		if scan.IsForward && kind.ReadsIndices { // a carry has the index
-			scan.ByX.Kind = gpu.ForwardIndices
+			scan.Plain.Kind = gpu.ForwardIndices
 		}
 	}
 	program := &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, gpu: scan}
-	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.ByX, asked) {
+	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.Plain, asked) {
 		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
 	}
 	program.selectStatic()
 	if limit := preference.MaxWorkspace; limit != nil && program.workspace > *limit && preference.Kernel == "" {
-		program.gpu.ByX.GeneralOnly = true
+		program.gpu.Plain.GeneralOnly = true
 		program.selectStatic()
 	}
 	return program, nil
@@ -93,7 +93,7 @@ func innerExtents(s *host.Scan) []int64 { return s.Shape[min(s.Dim+1, len(s.Shap
 // and a workspace that suffices for operands of any layout. Each run selects again, by the layout
 // of its operands (gpu.Select).
 func (s *Program) selectStatic() {
-	p := &s.gpu.ByX
+	p := &s.gpu.Plain
 	if s.kernel = p.Kernel; s.kernel == "" {
 		layout := gpu.ContiguousLayout(p)
 		s.kernel = gpu.Select(p, &layout).Kernel
@@ -109,15 +109,15 @@ func (s *Program) selectStatic() {
 		return
 	}
 	s.spares = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
-	byIndices := *p
-	if byIndices.Kind = s.indexKind(); kinds[s.kind].ReadsIndices {
-		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&byIndices, others))
+	withIndices := *p
+	if withIndices.Kind = s.indexKind(); kinds[s.kind].ReadsIndices {
+		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&withIndices, others))
 	}
 	if s.gpu.IsForward && kinds[s.kind].ReadsIndices {
-		s.spares = s.spares && gpu.ContiguousWorkspaceBytes(&byIndices) == 0
+		s.spares = s.spares && gpu.ContiguousWorkspaceBytes(&withIndices) == 0
 	}
-	p.Workspace, byIndices.Workspace = s.workspace, s.workspace
-	s.gpu.ByIndices = byIndices
+	p.Workspace, withIndices.Workspace = s.workspace, s.workspace
+	s.gpu.WithIndices = withIndices
 }
 
 // indexKind is the kind of runs with indices.
@@ -128,21 +128,21 @@ func (s *Program) indexKind() *gpu.Kind {
 	return gpu.Indices
 }
 
-// Problem is the problem by x as kernel selection sees it.
-func (s *Program) Problem() gpu.Problem { return s.gpu.ByX }
+// Problem is the problem without indices as kernel selection sees it.
+func (s *Program) Problem() gpu.Problem { return s.gpu.Plain }
 
 func (s *Program) Kernel() string   { return s.kernel }
 func (s *Program) Workspace() int64 { return s.workspace }
 
-// WorkspaceNeed implements ops.ConditionalWorkspace. Runs by x need none if the workspace only has
-// the flags of runs by indices, or if their operands are contiguous and Program.spares says so.
+// WorkspaceNeed implements ops.ConditionalWorkspace. Runs without indices need none if the workspace
+// only has the flags of runs with them, or if operands are contiguous and Program.spares says so.
 func (s *Program) WorkspaceNeed(given uint, contiguous bool) int64 {
 	if s.gpu == nil {
 		return 0
 	}
-	isByIndices := !s.gpu.IsForward && given>>operand.Indices&1 == 1
-	hasOnlyFlags := !s.gpu.IsForward && kinds[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX)
-	if !isByIndices && (hasOnlyFlags || s.spares && contiguous) {
+	hasIndices := !s.gpu.IsForward && given>>operand.Indices&1 == 1
+	hasOnlyFlags := !s.gpu.IsForward && kinds[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.Plain)
+	if !hasIndices && (hasOnlyFlags || s.spares && contiguous) {
 		return 0
 	}
 	return s.workspace
@@ -168,7 +168,7 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 	if s.gpu.IsForward {
 		kind = kinds[s.kind].forward
 	}
-	if s.gpu.ByX.Carries {
+	if s.gpu.Plain.Carries {
 		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
 		return list
 	}

@@ -162,36 +162,32 @@ func TestRowClusterRounds(t *testing.T) {
 }
 
 // Rows in flight scale with bandwidth, and those of 16 bits scale with it twice, as far as they are
-// resident. On a bandwidth-rich device large CTAs of row_resident prefetch the next row, and large
-// compute-bound column clusters are left to column_pipelined.
+// resident. On a bandwidth-rich device large compute-bound column clusters are left to
+// column_pipelined.
 func TestBandwidthRichDevices(t *testing.T) {
 	const h100, h200 = 3352e9, 4917e9
 	for _, c := range []struct {
-		kind       string
-		dtype      tensor.DType
-		rows, n    int64
-		dim        int64
-		bandwidth  int64
-		kernel     string
-		grid       int64
-		prefetches bool
+		kind      string
+		dtype     tensor.DType
+		rows, n   int64
+		dim       int64
+		bandwidth int64
+		kernel    string
+		grid      int64
 	}{
-		{"cumprod", tensor.Float32, 1024, 65536, 1, 0, gpu.RowCluster, 16 * 18, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, 1000e9, gpu.RowCluster, 16 * 18, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, h100, gpu.RowCluster, 16 * 18, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, h200, gpu.RowCluster, 16 * 25, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, 2 * h100, gpu.RowCluster, 16 * 33, false},
-		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h100, gpu.RowCluster, 16 * 36, false},
-		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h200, gpu.RowCluster, 16 * 40, false}, // 72 would saturate memory, 40 are resident
-		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h100, gpu.RowResident, 1024, false},
-		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h200, gpu.RowResident, 1024, true},
-		{"logcumsumexp", tensor.BFloat16, 1024, 4096, 1, h200, gpu.RowResident, 1024, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h100, gpu.ColumnCluster, 16 * 40, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h200, gpu.ColumnPipelined, 128, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 2048, 0, h200, gpu.ColumnCluster, 16 * 32, false}, // column_pipelined would have too few panels
-		{"logcumsumexp", tensor.BFloat16, 4096, 8192, 0, h200, gpu.ColumnCluster, 8 * 40, false},
-		{"logcumsumexp", tensor.Float32, 8192, 8192, 0, h200, gpu.ColumnCluster, 16 * 40, false},
-		{"cumprod", tensor.BFloat16, 8192, 8192, 0, h200, gpu.ColumnCluster, 16 * 40, false},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, 0, gpu.RowCluster, 16 * 18},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, 1000e9, gpu.RowCluster, 16 * 18},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, h100, gpu.RowCluster, 16 * 18},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, h200, gpu.RowCluster, 16 * 25},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, 2 * h100, gpu.RowCluster, 16 * 33},
+		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h100, gpu.RowCluster, 16 * 36},
+		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h200, gpu.RowCluster, 16 * 40}, // 72 would saturate memory, 40 are resident
+		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h100, gpu.ColumnCluster, 16 * 40},
+		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h200, gpu.ColumnPipelined, 128},
+		{"logcumsumexp", tensor.BFloat16, 8192, 2048, 0, h200, gpu.ColumnCluster, 16 * 32}, // column_pipelined would have too few panels
+		{"logcumsumexp", tensor.BFloat16, 4096, 8192, 0, h200, gpu.ColumnCluster, 8 * 40},
+		{"logcumsumexp", tensor.Float32, 8192, 8192, 0, h200, gpu.ColumnCluster, 16 * 40},
+		{"cumprod", tensor.BFloat16, 8192, 8192, 0, h200, gpu.ColumnCluster, 16 * 40},
 	} {
 		about := fmt.Sprintf("%+v", c)
 		fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Bandwidth: c.bandwidth, Clusters: func(*driver.Launch) int { return 40 }}).Install(t)
@@ -203,7 +199,6 @@ func TestBandwidthRichDevices(t *testing.T) {
 		require.Equal(t, c.kernel, plan.SKU().Kernel, about)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, c.grid, int64(own.Grid), about)
-		require.Equal(t, c.prefetches, wordsOfScan(t, &own).get("flags")&gpu.FlagPrefetchNextRow != 0, about)
 	}
 }
 

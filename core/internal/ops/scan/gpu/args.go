@@ -22,9 +22,8 @@ const (
 	// With FlagVectorized, along rows: a row may begin and end inside a vector, at the same offset
 	// in all operands.
 	FlagMisaligned
-	FlagLineAligned     // with FlagMisaligned: at the same offset of a 128-byte cache line, too
-	FlagPrefetchNextRow // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100
-	FlagSummary         // with carries: combine the suffixes of splits and store nothing but the carry
+	FlagLineAligned // with FlagMisaligned: at the same offset of a 128-byte cache line, too
+	FlagSummary     // with carries: combine the suffixes of splits and store nothing but the carry
 )
 
 // pack writes the words of ScanArgs in cuda/scan. `status` moves the tile-status words that a
@@ -43,7 +42,6 @@ func (r *run) pack(c *Config, flags, status int64) {
 		put(max(1, o.extent[k]))
 	}
 	flags |= o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed)
-	flags |= flagIf(prefetchesNextRow(p, c), FlagPrefetchNextRow)
 	put(c.TilesPerSplit, c.Splits, c.Segments)
 	put(c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow, c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown, c.Stages, c.StatusOffset+status)
 	put(flags, c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c))
@@ -72,10 +70,4 @@ func (r *run) pack(c *Config, flags, status int64) {
 	if p.Carries {
 		put(o.chunks[prefixIn], o.chunkStride[prefixIn], o.chunks[suffixIn], o.chunkStride[suffixIn])
 	}
-}
-
-// prefetchesNextRow reports whether row_resident prefetches rows of later CTAs: its CTAs are so
-// large that an SM holds few of them, and the device has bandwidth to spare.
-func prefetchesNextRow(p *Problem, c *Config) bool {
-	return c.RowsPerCTA > 0 && c.Block > RowResidentThreads/2 && p.Device.bandwidthRich()
 }

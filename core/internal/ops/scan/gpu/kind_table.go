@@ -171,7 +171,7 @@ var (
 	// ForwardIndices computes values and indices.
 	ForwardIndices = &Kind{
 		Name: "ForwardIndices", SymbolPrefix: "scan_indices", Image: "scan_forward",
-		kernels: commonKernels, storesIndices: true, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}},
+		kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}},
 		Tuning: Tuning{
 			RowPackedVectors:       each(4),
 			RowPackedCTAsPerSM:     each(3),

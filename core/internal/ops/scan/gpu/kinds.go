@@ -34,15 +34,14 @@ type Kind struct {
 	SymbolPrefix string // of the kernels: the rest of a symbol is the kernel and the dtype
 	Image        string // the kernel image that holds them
 
-	kernels       []string
-	hasPrefix     bool          // elements depend on a prefix over x; without one, row_tiled reads its operands once
-	hasFastPath   bool          // rows outside of the range of the fast path are recomputed by a fallback pass
-	hasRecords    bool          // a record pass over x leaves one bit per element to the passes over dy
-	hasRowFlags   bool          // the workspace has a flag for each row, set if its indices cannot be those of a cummax or cummin
-	readsIndices  bool          // in place of x, element by element
-	storesIndices bool          // beside the result, element by element
-	tileOperands  int64         // operands staged in each tile of a pipeline
-	states        [2]stateSizes // with float32 and with float64 accumulators
+	kernels      []string
+	hasPrefix    bool          // elements depend on a prefix over x; without one, row_tiled reads its operands once
+	hasFastPath  bool          // rows outside of the range of the fast path are recomputed by a fallback pass
+	hasRecords   bool          // a record pass over x leaves one bit per element to the passes over dy
+	hasRowFlags  bool          // the workspace has a flag for each row, set if its indices cannot be those of a cummax or cummin
+	readsIndices bool          // in place of x, element by element
+	tileOperands int64         // operands staged in each tile of a pipeline
+	states       [2]stateSizes // with float32 and with float64 accumulators
 	// The kind computes so much that row_pipelined is faster than row_tiled also for many rows that
 	// are read once (1024 rows of 65536 on an H200).
 	pipelinesManyRows bool

@@ -12,14 +12,14 @@ import (
 
 // Scan is the program of a scan on a GPU.
 type Scan struct {
-	ByX        Problem // without indices
-	ByIndices  Problem // with indices; of kinds that may have them
-	Shape      []int64
-	Dim        int
-	IsForward  bool // operands are those of a forward scan, numbered from operand.ForwardX on
-	IsReversed bool // kernels read rows from the end, so that their suffix runs from the first position to the last
-	IsMinimum  bool // cummin
-	FirstWins  bool // of equal values
+	Plain       Problem // without indices
+	WithIndices Problem // with indices; of kinds that may have them
+	Shape       []int64
+	Dim         int
+	IsForward   bool // operands are those of a forward scan, numbered from operand.ForwardX on
+	IsReversed  bool // kernels read rows from the end, so that their suffix runs from the first position to the last
+	IsMinimum   bool // cummin
+	FirstWins   bool // of equal values
 }
 
 // run is one run of a scan.
@@ -38,7 +38,7 @@ type run struct {
 // and a downsweep where segments are split; then the fallback pass of a kind with a fast path, or
 // the repair of rows by indices.
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
-	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
+	r := run{Scan: s, problem: s.Plain, args: args, workspace: workspace, queue: queue}
 	numbers, isSummary := r.prepare()
 	p := &r.problem
 	byIndices := p.Kind.readsIndices
@@ -79,10 +79,10 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 func (r *run) prepare() (numbers [numRoles]int, isSummary bool) {
 	numbers, hasIndices := r.roles(r.args)
 	if isSummary = numbers[result] < 0; isSummary {
-		numbers[result] = numbers[upstream] // for its layout
+		numbers[result] = numbers[scanned] // for its layout
 	}
 	if hasIndices && !r.problem.Carries {
-		r.problem, r.firstKernel = r.ByIndices, len(r.ByX.Kind.Kernels())
+		r.problem, r.firstKernel = r.WithIndices, len(r.Plain.Kind.Kernels())
 	}
 	return numbers, isSummary
 }
@@ -117,7 +117,7 @@ func (r *run) numberOf(kernel string) int {
 
 // recordPassOf is the number of the record pass of a kernel in the queue.
 func (r *run) recordPassOf(kernel string) int {
-	return len(r.ByX.Kind.Kernels()) + len(indexKernels) + slices.Index(RecordKernels, kernel)
+	return len(r.Plain.Kind.Kernels()) + len(indexKernels) + slices.Index(RecordKernels, kernel)
 }
 
 // phases launches the upsweeps and the downsweep of a configuration. Resident segments and fallback

@@ -36,13 +36,16 @@ type vectorization struct {
 	lineAligned bool                  // tiles that begin with a cache line, too
 }
 
-// Roles of the operands in a kernel, which are the members dy, x and dx of ScanArgs. Comments call
-// the operands of forward scans by these members, too.
+// Roles of the operands in a kernel: the inputs of ScanArgs, then its outputs (state/args.cuh).
 const (
-	upstream = iota // dy; the input of a forward scan
-	saved           // x, or the indices of the forward; the indices that a forward scan stores
-	result          // dx; the result of a forward scan
-	numElementRoles
+	numInputs  = 3
+	numOutputs = 2
+
+	scanned         = 0             // dy; the input of a forward scan
+	saved           = 1             // x, or the indices of the forward
+	result          = numInputs     // dx; the result of a forward scan
+	indices         = numInputs + 1 // the indices that a forward scan stores
+	numElementRoles = numInputs + numOutputs
 )
 
 // Roles of the carries, which are members of CarryArgs.
@@ -56,12 +59,19 @@ const (
 // roles are the numbers of the operands in the arguments of a run, -1 where no operand has the
 // role; and whether indices are among them.
 func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
-	numbers = [numRoles]int{operand.Dy, operand.X, operand.Dx, operand.CarryIn, operand.DCarryOut, operand.DCarryIn}
+	for i := range numbers {
+		numbers[i] = -1
+	}
 	if s.IsForward {
-		numbers = [numRoles]int{operand.ForwardX, operand.ForwardIndices, operand.ForwardY, -1, operand.ForwardCarryIn, operand.ForwardCarryOut}
+		numbers[scanned], numbers[result], numbers[indices] = operand.ForwardX, operand.ForwardY, operand.ForwardIndices
+		numbers[suffixIn], numbers[suffixOut] = operand.ForwardCarryIn, operand.ForwardCarryOut
 		hasIndices = args[operand.ForwardIndices].Given()
-	} else if hasIndices = args[operand.Indices].Given(); hasIndices {
-		numbers[saved] = operand.Indices
+	} else {
+		numbers[scanned], numbers[saved], numbers[result] = operand.Dy, operand.X, operand.Dx
+		numbers[prefixIn], numbers[suffixIn], numbers[suffixOut] = operand.CarryIn, operand.DCarryOut, operand.DCarryIn
+		if hasIndices = args[operand.Indices].Given(); hasIndices {
+			numbers[saved] = operand.Indices
+		}
 	}
 	for i, number := range numbers {
 		if number >= 0 && !args[number].Given() {
@@ -72,7 +82,7 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 }
 
 // stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
-// other dimensions, fastest in dx first.
+// other dimensions, fastest in the result first.
 type stridedOperands struct {
 	numbers [numRoles]int     // in the arguments of the run; -1: no operand has the role
 	data    [numRoles]uintptr // addresses
@@ -86,8 +96,8 @@ type stridedOperands struct {
 	chunks, chunkStride [numRoles]int64
 }
 
-// stridedOf orders the other dimensions by stride of dx, smallest first, and merges those that are
-// one dimension in every operand.
+// stridedOf orders the other dimensions by stride of the result, smallest first, and merges those
+// that are one dimension in every operand.
 func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tensor) stridedOperands {
 	o := stridedOperands{numbers: numbers}
 	for i, number := range o.numbers {
@@ -197,7 +207,7 @@ func layoutOf(p *Problem, o *stridedOperands) Layout {
 		l.Columns = o.extent[0]
 		l.AlongColumns = num.Abs(o.step[result]) != 1 && p.Length > 1 && o.stride[result][0] == 1
 	}
-	if o.sameDirection(p) {
+	if o.sameDirection() {
 		l.RowsAligned = o.vectorFlags(p, &Config{Kernel: RowCluster}) != 0
 		l.RowsEquallyOffset = o.vectorFlags(p, &Config{Kernel: RowPipelined}) != 0
 	}
@@ -210,7 +220,7 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 		return false
 	}
 	for i := range o.numbers {
-		if !o.inVectors(p, i) {
+		if !o.inVectors(i) {
 			continue
 		}
 		aligned := o.data[i]%16 == 0 && o.stride[i][0] == 1 && o.step[i]%p.Vector() == 0
@@ -224,17 +234,17 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 	return true
 }
 
-// inVectors reports whether an operand is there and kernels may access it in vectors. Indices that
-// a kernel stores are apart: their elements are stored one by one.
-func (o *stridedOperands) inVectors(p *Problem, role int) bool {
-	return o.numbers[role] >= 0 && role < numElementRoles && !(role == saved && p.Kind.storesIndices)
+// inVectors reports whether an operand is there and kernels may access it in vectors. They store
+// indices one by one.
+func (o *stridedOperands) inVectors(role int) bool {
+	return o.numbers[role] >= 0 && role < indices
 }
 
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an
 // expanded dy, counts as any direction.
-func (o *stridedOperands) sameDirection(p *Problem) bool {
+func (o *stridedOperands) sameDirection() bool {
 	for i, step := range o.step[:result] {
-		if step != 0 && step != o.step[result] && o.inVectors(p, i) {
+		if step != 0 && step != o.step[result] && o.inVectors(i) {
 			return false
 		}
 	}
@@ -248,66 +258,77 @@ func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 	if !vectors.supported || p.Kind.readsIndices || o.dims > 1 || p.Rows > math.MaxUint32 {
 		return 0
 	}
-	adjacent := p.Length * max(1, c.RowsPerWarp)
-	misaligned := adjacent%p.Vector() != 0
-	unit := int64(0)
-	if misaligned {
-		unit = p.Vector()
-	}
+	misaligned := p.Length*max(1, c.RowsPerWarp)%p.Vector() != 0
 	switch {
 	case misaligned && (vectors.misaligned == nil || !vectors.misaligned(p.Kind)):
 		return 0
-	case vectors.lineAligned && p.lineAlignedLength() > p.Length && o.rowsBeginAt(p, c, LineBytes/p.ElementSize):
+	case vectors.lineAligned && p.lineAlignedLength() > p.Length && o.rowsShareOffset(p, c, LineBytes/p.ElementSize):
 		return FlagVectorized | FlagMisaligned | FlagLineAligned
-	case !o.rowsBeginAt(p, c, unit):
-		return 0
+	case misaligned && o.rowsShareOffset(p, c, p.Vector()):
+		return FlagVectorized | FlagMisaligned
+	case !misaligned && o.rowsAreVectors(p, c):
+		return FlagVectorized
 	}
-	return FlagVectorized | flagIf(misaligned, FlagMisaligned)
+	return 0
 }
 
-// rowsBeginAt checks one of two conditions on rows. With unit 0 it reports whether the rows of
-// every operand are whole aligned vectors. Otherwise it reports whether the first row begins with a
-// vector, and each row begins at the same offset from a multiple of the unit [elements] in all
-// operands.
-func (o *stridedOperands) rowsBeginAt(p *Problem, c *Config, unit int64) bool {
+// rowsAreVectors reports whether the rows of every operand are whole aligned vectors. The rows of a
+// warp of row_packed are so together.
+func (o *stridedOperands) rowsAreVectors(p *Problem, c *Config) bool {
 	packed := c.RowsPerWarp > 0
-	place := func(i int) (address, stride int64) { // of the lowest element of the first row, or vector
-		first, adjacent := o.first[i], p.Vector()
-		if unit > 0 {
-			adjacent = p.Length
-		}
-		if o.step[i] < 0 {
-			first -= adjacent - 1
-		}
-		return int64(o.data[i]) + first*p.ElementSize, o.stride[i][0]
-	}
-	resultAddress, resultStride := place(result)
-	for i := range o.numbers {
-		repeats := i == upstream && o.step[i] == 0 && (!packed || o.stride[i][0] == 0) // one number is read for a row
-		if repeats || !o.inVectors(p, i) {
+	for i := range numElementRoles {
+		if !o.inVectors(i) || o.repeats(i, packed) {
 			continue
 		}
-		address, stride := place(i)
-		aligned := address%16 == 0
+		isAligned := num.Abs(o.step[i]) == 1 && o.lowest(i, p.Vector(), p)%16 == 0
 		switch {
-		case unit > 0:
-			aligned = aligned && (address-resultAddress)%(unit*p.ElementSize) == 0
-			// Vectors at the ends of a row hold elements of its neighbours. The first row has none
-			// before it; those after the last row are read but not used.
-			if o.dims > 0 {
-				aligned = aligned && stride >= p.Length && (stride-resultStride)%unit == 0
-			}
 		case o.dims == 0:
 		case packed:
-			aligned = aligned && stride == p.Length*o.step[i]
+			isAligned = isAligned && o.stride[i][0] == p.Length*o.step[i]
 		default:
-			aligned = aligned && stride%p.Vector() == 0
+			isAligned = isAligned && o.stride[i][0]%p.Vector() == 0
 		}
-		if num.Abs(o.step[i]) != 1 || !aligned {
+		if !isAligned {
 			return false
 		}
 	}
 	return true
+}
+
+// rowsShareOffset reports whether the first row begins with an aligned vector, and each row begins
+// at the same offset from a multiple of the unit [elements] in all operands.
+func (o *stridedOperands) rowsShareOffset(p *Problem, c *Config, unit int64) bool {
+	resultAddress, resultStride := o.lowest(result, p.Length, p), o.stride[result][0]
+	for i := range numElementRoles {
+		if !o.inVectors(i) || o.repeats(i, c.RowsPerWarp > 0) {
+			continue
+		}
+		address, stride := o.lowest(i, p.Length, p), o.stride[i][0]
+		if num.Abs(o.step[i]) != 1 || address%16 != 0 || (address-resultAddress)%(unit*p.ElementSize) != 0 {
+			return false
+		}
+		// Vectors at the ends of a row hold elements of its neighbours. The first row has none
+		// before it; those after the last row are read but not used.
+		if o.dims > 0 && (stride < p.Length || (stride-resultStride)%unit != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// repeats reports whether one number is read for a whole row of an operand, or for all rows of a
+// warp if they are packed.
+func (o *stridedOperands) repeats(role int, packed bool) bool {
+	return role == scanned && o.step[role] == 0 && (!packed || o.stride[role][0] == 0)
+}
+
+// lowest is the address of the lowest of the first `count` adjacent elements of an operand.
+func (o *stridedOperands) lowest(role int, count int64, p *Problem) int64 {
+	first := o.first[role]
+	if o.step[role] < 0 {
+		first -= count - 1
+	}
+	return int64(o.data[role]) + first*p.ElementSize
 }
 
 func flagIf(set bool, flag int64) int64 {
