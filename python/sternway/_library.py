@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import errors
-from ._hints import LibraryOf, in_code
 from ._show import Info
 
 log = logging.getLogger("sternway")
@@ -78,18 +77,17 @@ def _after_fork() -> None:
     load = run = run_fast_path = refuse  # type: ignore[assignment]
 
 
-def raise_error(error: Exception, op: str = "", library_of: LibraryOf | None = None) -> NoReturn:
+def raise_error(error: Exception, op: str = "", hint_of: errors.HintOf | None = None) -> NoReturn:
     """Raise the native library's error.
 
     Args:
         error: raised by the native library.
         op: replaces the operation where the error names the library or a step of it.
-        library_of: tells the library of an operand, in whose words the error advises.
+        hint_of: writes the advice of an error in the words of the operands' library.
     """
     refusal = None
     try:
         if type(error) is RuntimeError:  # the native library knows no other class
-            hint_of = functools.partial(in_code, library_of=library_of) if library_of else None
             refusal = errors.native_error(str(error), hint_of)
             if op and refusal.op in ("select", "sternway"):
                 errors.renamed(refusal, op)
