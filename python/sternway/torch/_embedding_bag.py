@@ -14,20 +14,20 @@ from .._types import BagMode
 from .._unique_rows import _unique_rows_plan
 from ..errors import Error, make
 from ._autograd.bag import bags
-from ._autograd.bag_eager import eager
+from ._autograd.bag_eager import run_eager
 from ._autograd.bag_problem import NAME, Options, check_offsets, options, select, unreadable
 from ._autograd.calls import FLOATS, require_order, require_tensors
 from ._autograd.constants import constant
 from ._autograd.dispatch import (
-    Sentence,
+    ErrorParts,
     device_to_ask,
-    named,
-    reach_plans,
     refuse_distributed,
     require,
     require_strided,
-    sentence,
+    runs_plan_directly,
+    selection_error,
     with_index,
+    with_public_names,
 )
 from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
@@ -69,11 +69,11 @@ def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtyp
 @constant
 def _probed(
     dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: torch.device
-) -> Sentence | None:
-    return sentence(_probe, dtype, mode, index, offset, sparse, str(device))
+) -> ErrorParts | None:
+    return selection_error(_probe, dtype, mode, index, offset, sparse, str(device))
 
 
-def ask(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> None:
+def select_or_raise(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> None:
     """Select the plans of the backward, or those of a small bag if the call is traced.
 
     Raises:
@@ -84,7 +84,7 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor |
     if weights is not None and weights.dtype != weight.dtype and weight.dtype in FLOATS:  # torch's forward refuses it
         wanted, hint = f"{dtype_name(weight.dtype)} like weight", "convert it with per_sample_weights.to(weight.dtype)"
         raise make("invalid_problem", "embedding_bag", "per_sample_weights", wanted, dtype_name(weights.dtype), hint)
-    if offsets is None or not reach_plans(input, weight, offsets, weights):
+    if offsets is None or not runs_plan_directly(input, weight, offsets, weights):
         require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
         offset = input.dtype if offsets is None else offsets.dtype
         require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offset, o.sparse, device_to_ask(weight)))
@@ -160,23 +160,23 @@ def prepare(
     if offsets is None:
         o = o._replace(last=False)
         if is_distributed(input, weight, weights):
-            ask(input, weight, given, weights, o)
+            select_or_raise(input, weight, given, weights, o)
             return _Call(input, weight, given, weights, o, nested)
         if given is None:
             count, width = input.shape
             given = torch.arange(count, dtype=input.dtype, device=input.device) * width
             input = input.reshape(-1)
             weights = None if weights is None else weights.reshape(-1)
-        ask(input, weight, given, weights, o)
+        select_or_raise(input, weight, given, weights, o)
         return _Call(input, weight, given, weights, o, nested)
-    ask(input, weight, offsets, weights, o)
+    select_or_raise(input, weight, offsets, weights, o)
     check_offsets(input, offsets, o)
     if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
         input, weights = input[:0], None if weights is None else weights[:0]
     return _Call(input, weight, offsets, weights, o, nested)
 
 
-def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
+def run_prepared(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
     """Run a prepared call."""
     if max_norm is not None:
         refuse_distributed("embedding_bag", "max_norm", c.weight, c.input)
@@ -245,18 +245,18 @@ def embedding_bag(
         padding_idx,
     )  # fmt: skip
     try:
-        done = eager(*arguments)
+        done = run_eager(*arguments)
         if done is not None:
             return done
         if is_overridden((input, weight, offsets, per_sample_weights)):
             return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
         if is_jit_tracing():
             return _torch_embedding_bag(*arguments)
-        c = named(
+        c = with_public_names(
             NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
             include_last_offset, padding_idx,
         )  # fmt: skip
-        return call(c, max_norm, norm_type)
+        return run_prepared(c, max_norm, norm_type)
     except RuntimeError as error:
         if "idx" not in str(error) or isinstance(error, Error):  # of torch's mode "max", which does not name the number of rows
             raise

@@ -76,7 +76,7 @@ def integer(name: str, option: str, value: Any) -> int:
     raise make("invalid_problem", f"sternway.torch.{name}", option, "an integer", _shown(value))
 
 
-def materialized(x: Tensor) -> Tensor:
+def resolve(x: Tensor) -> Tensor:
     """x with its values in memory. A gradient may be lazily negated, sparse, or zeros without storage (torch's zero tensors).
 
     Every backward calls it first. It can be differentiated.

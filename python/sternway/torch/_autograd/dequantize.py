@@ -16,19 +16,19 @@ from ..._dequantize import (
     dequantize_per_token_backward,
     dequantize_plan,
 )
-from .calls import materialized
+from .calls import resolve
 from .constants import constant
-from .dispatch import Sentence, device_to_ask, reach_plans, require, run_operator, sentence
-from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import by_formula, differentiable, exporting, in_front, is_distributed, traceable, way
+from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .operators import batch_first, by_formula, differentiable, exporting, is_distributed, recorded_call, traceable
 from .quantize import (
     Facts,
     batched,
     column,
     fake_gradients,
     fits,
-    kept_dtype,
-    kept_scale,
+    kernel_scale,
+    kernel_scale_dtype,
     laid_out,
     learned,
     needs_gradient,
@@ -78,13 +78,13 @@ def _gradients(
     dy: Tensor, q: Tensor, scale: Tensor, zero_point: Tensor | None, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of q (None), scale and zero_point, with the operations on dy recorded if they must be."""
-    dy, q, scale = (materialized(t) for t in (dy, q, scale))
-    zero_point = None if zero_point is None else materialized(zero_point)
-    kept = kept_scale(scale, dy)
-    if call := way(dy, _GRADIENT):
-        grads = call(dy, kept, q, zero_point)
+    dy, q, scale = (resolve(t) for t in (dy, q, scale))
+    zero_point = None if zero_point is None else resolve(zero_point)
+    factor = kernel_scale(scale, dy)
+    if call := recorded_call(dy, _GRADIENT):
+        grads = call(dy, factor, q, zero_point)
     else:
-        grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
+        grads = dequantize_per_token_backward(dy, factor, q=q, zero_point=zero_point)
     return None, rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
 
 
@@ -114,7 +114,7 @@ def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Fac
     return Steps(dtype, dequantize_forward_plan(*problem), dequantize_plan(*problem))
 
 
-def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
+def run_eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
     """Dequantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (is_eager(q) and is_plain(scale) and (zero_point is None or is_plain(zero_point)) and q.device == scale.device):
         return None
@@ -153,14 +153,14 @@ class _DequantizeEager(torch.autograd.Function):
         steps: Steps = ctx.steps
         q, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
+        if needs_no_graph(dy) and dy.dtype is steps.dtype:
             grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, **grads}):
                 return None, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, q, scale, zero_point, needs), None
 
 
-_apply = bare_apply(_DequantizeEager)
+_apply = apply_in_c(_DequantizeEager)
 
 
 class _Dequantize(torch.autograd.Function):
@@ -200,7 +200,7 @@ def _(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
+    return _exported(*batch_first(info, in_dims, inputs)), 0
 
 
 _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
@@ -209,25 +209,25 @@ _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setu
 @constant
 def _probed(
     rank: int, dtype: torch.dtype, qdtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device
-) -> Sentence | None:
-    return sentence(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
+) -> ErrorParts | None:
+    return selection_error(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
 
 
-def ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
+def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
     """Select the plan of the backward, or that of a small problem if the call is traced.
 
     Raises:
         Error: there is no plan.
     """
-    scale_dtype = kept_dtype(scale, dtype)
-    if reach_plans(q, scale, zero_point):
+    scale_dtype = kernel_scale_dtype(scale, dtype)
+    if runs_plan_directly(q, scale, zero_point):
         dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
     else:
         require(NAME, _probed(q.dim(), dtype, q.dtype, scale_dtype, device_to_ask(q)))
 
 
-def call(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Dequantize in the general way; ``ask`` found the plans."""
+def run_general(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Dequantize in the general way; ``select_or_raise`` found the plans."""
     inputs = q, scale, zero_point, dtype
     if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]

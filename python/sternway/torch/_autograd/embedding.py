@@ -12,10 +12,10 @@ from ..._arrays import device_name
 from ..._embedding import EmbeddingBackwardPlan, _embedding_plan, _expanded, _rows, embedding_backward
 from ..._unique_rows import _unique_rows_plan
 from ...errors import make
-from .calls import flag, integer, materialized
+from .calls import flag, integer, resolve
 from .dispatch import run_operator
-from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import Gradients, differentiable, each, exporting, intercepted, is_distributed, traceable, way
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .operators import Gradients, differentiable, exporting, intercepted, is_distributed, recorded_call, traceable, vmap_by_loop
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 from .tangents import Inputs
 
@@ -82,7 +82,7 @@ def _(dy: Tensor, _indices: Tensor, num_embeddings: int, *_: Any) -> Tensor:
     return dy.new_empty((num_embeddings, dy.shape[-1]))
 
 
-_weight_operator.register_vmap(each("embedding", _weight_operator))
+_weight_operator.register_vmap(vmap_by_loop("embedding", _weight_operator))
 
 
 def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
@@ -108,7 +108,7 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
     weight, indices, o, _ = inputs
     if in_dims[0] is None:
         return _Embedding.apply(weight, indices.movedim(in_dims[1], 0), o, None), 0
-    return each("embedding", lambda *inputs: _Embedding.apply(*inputs))(info, in_dims, *inputs)
+    return vmap_by_loop("embedding", lambda *inputs: _Embedding.apply(*inputs))(info, in_dims, *inputs)
 
 
 class _Embedding(torch.autograd.Function):
@@ -160,7 +160,7 @@ def _steps(
     return Steps(o, table, select(table, indices.numel(), dtype, index, o, device_name(device)))
 
 
-def eager(
+def run_eager(
     input: Any, weight: Any, padding: Any, max_norm: Any, norm_type: Any, by_frequency: Any, sparse: Any
 ) -> Tensor | None:
     """Look rows up as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
@@ -193,7 +193,7 @@ class _EagerEmbedding(torch.autograd.Function):
             return None, None, None
         o, table, plan = ctx.steps
         (indices,) = ctx.saved_tensors
-        if plan is not None and is_final(dy) and dy.is_contiguous():
+        if plan is not None and needs_no_graph(dy) and dy.is_contiguous():
             dweight = dy.new_empty(table)
             rows = dy if dy.dim() == 2 else dy.reshape(indices.numel(), table[1])
             if plan._run_plain({"dy": rows, "indices": indices.reshape(-1), "dweight": dweight}):
@@ -201,17 +201,17 @@ class _EagerEmbedding(torch.autograd.Function):
         return _gradient(dy, indices, table[0], o, plan, ctx.leaf), None, None
 
 
-_apply = bare_apply(_EagerEmbedding)
+_apply = apply_in_c(_EagerEmbedding)
 
 
 def _gradient(
     dy: Tensor, indices: Tensor, rows: int, o: Options, plan: EmbeddingBackwardPlan | None, leaf: Leaf | None
 ) -> Tensor:
     """The gradient of a table. leaf: the table itself, for the ``.grad`` of a sparse gradient."""
-    dy = materialized(dy)
+    dy = resolve(dy)
     if o.sparse:
         return _sparse(dy, indices, rows, leaf, o)
-    if call := way(dy, _WEIGHT_GRADIENT):
+    if call := recorded_call(dy, _WEIGHT_GRADIENT):
         return call(dy, indices, rows, o.padding, o.by_frequency)  # type: ignore[no-any-return]
     if plan is None or _expanded(dy, indices):
         return _weight_gradient(dy, indices, rows, o.padding, o.by_frequency)
@@ -242,7 +242,7 @@ def _(weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
     return torch.embedding(weight, indices)
 
 
-_operator.register_vmap(each("embedding", _operator))
+_operator.register_vmap(vmap_by_loop("embedding", _operator))
 
 
 def _set_up_operator(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

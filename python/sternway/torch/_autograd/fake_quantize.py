@@ -17,19 +17,19 @@ from ..._fake_quantize import (
     fake_quantize_per_token_backward,
     fake_quantize_plan,
 )
-from .calls import materialized
+from .calls import resolve
 from .constants import constant
-from .dispatch import Sentence, device_to_ask, reach_plans, require, run_operator, sentence
-from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import by_formula, differentiable, exporting, in_front, is_distributed, traceable, way
+from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .operators import batch_first, by_formula, differentiable, exporting, is_distributed, recorded_call, traceable
 from .quantize import (
     Facts,
     batched,
     column,
     fake_gradients,
     fits,
-    kept_dtype,
-    kept_scale,
+    kernel_scale,
+    kernel_scale_dtype,
     laid_out,
     learned,
     needs_gradient,
@@ -131,16 +131,16 @@ def _gradients(
     dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of x, scale and zero_point, with the operations on dy recorded if they must be."""
-    dy, x, scale = (materialized(t) for t in (dy, x, scale))
-    zero_point = None if zero_point is None else materialized(zero_point)
-    kept = kept_scale(scale, dy)
-    if call := way(dy, _GRADIENT):
-        dx, dscale, dzero_point = call(dy, x, kept, zero_point, *bounds)
+    dy, x, scale = (resolve(t) for t in (dy, x, scale))
+    zero_point = None if zero_point is None else resolve(zero_point)
+    factor = kernel_scale(scale, dy)
+    if call := recorded_call(dy, _GRADIENT):
+        dx, dscale, dzero_point = call(dy, x, factor, zero_point, *bounds)
     else:
         quant_min, quant_max = bounds
         dx, dscale, dzero_point = fake_quantize_per_token_backward(
-            dy, x, kept, zero_point, quant_min=quant_min, quant_max=quant_max,
-            out=[torch.empty_like(x), *per_token_gradients(kept, zero_point).values()],
+            dy, x, factor, zero_point, quant_min=quant_min, quant_max=quant_max,
+            out=[torch.empty_like(x), *per_token_gradients(factor, zero_point).values()],
         )  # fmt: skip
     return dx, rounded(dscale, scale.dtype), dzero_point if needs[2] else None
 
@@ -171,7 +171,7 @@ def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Fact
     return Steps(dtype, bounds, fake_quantize_forward_plan(*problem), fake_quantize_plan(*problem))
 
 
-def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
+def run_eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
     """Quantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (type(quant_min) is type(quant_max) is int and is_eager(x)):
         return None
@@ -210,7 +210,7 @@ class _FakeQuantizeEager(torch.autograd.Function):
         steps: Steps = ctx.steps
         x, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
+        if needs_no_graph(dy) and dy.dtype is steps.dtype:
             dx = torch.empty_like(x)
             grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
@@ -218,7 +218,7 @@ class _FakeQuantizeEager(torch.autograd.Function):
         return *_gradients(dy, x, scale, zero_point, steps.bounds, needs), None
 
 
-_apply = bare_apply(_FakeQuantizeEager)
+_apply = apply_in_c(_FakeQuantizeEager)
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -260,32 +260,34 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
+    return _exported(*batch_first(info, in_dims, inputs)), 0
 
 
 _exported.register_autograd(_FakeQuantize.backward, setup_context=_FakeQuantize.setup_context)
 
 
 @constant
-def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> Sentence | None:
-    return sentence(fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device))  # any bounds: no plan refuses some
+def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> ErrorParts | None:
+    return selection_error(
+        fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device)
+    )  # any bounds: no plan refuses some
 
 
-def ask(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
+def select_or_raise(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
     """Select the plan of the backward, or that of a small problem if the call is traced.
 
     Raises:
         Error: there is no plan.
     """
-    scale_dtype = kept_dtype(scale, x.dtype)
-    if reach_plans(x, scale, zero_point):
+    scale_dtype = kernel_scale_dtype(scale, x.dtype)
+    if runs_plan_directly(x, scale, zero_point):
         fake_quantize_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale_dtype, device_of(x))
     else:
         require(NAME, _probed(x.dim(), x.dtype, scale_dtype, device_to_ask(x)))
 
 
-def call(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """Quantize in the general way; ``ask`` found the plans."""
+def run_general(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
+    """Quantize in the general way; ``select_or_raise`` found the plans."""
     inputs = x, scale, zero_point, quant_min, quant_max
     if (exporting() and needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]

@@ -10,21 +10,21 @@ from torch import Tensor
 from ..._rope import rotate
 from ..._rope_options import OP, Options
 from ...errors import make
-from .calls import materialized
+from .calls import resolve
 from .dispatch import run_operator
-from .eager import bare_apply, is_eager, is_plain
+from .eager import apply_in_c, is_eager, is_plain
 from .operators import (
     Gradients,
     apply,
     differentiable,
-    each,
     exporting,
     intercepted,
     is_distributed,
     is_jit_tracing,
+    recorded_call,
     traceable,
     traced,
-    way,
+    vmap_by_loop,
 )
 from .rope_operands import folded, rotated_by_torch, table_gradients
 from .tangents import Inputs, has_tangents
@@ -56,7 +56,7 @@ def _(x: Tensor, x_k: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(0) if x_k is None else torch.empty_like(x_k)
 
 
-_operator.register_vmap(each("rope", _operator))
+_operator.register_vmap(vmap_by_loop("rope", _operator))
 
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
@@ -157,12 +157,12 @@ class _Rope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         nothing = (None,) * 7
-        given = [materialized(g) for g in grads if g is not None]
+        given = [resolve(g) for g in grads if g is not None]
         if not given:
             return nothing
         results: Any
         positions, cos, sin, *saved = ctx.saved_tensors
-        if call := way(given[0], _GRADIENT):
+        if call := recorded_call(given[0], _GRADIENT):
             results = call(given[0], given[1] if len(given) == 2 else None, positions, cos, sin, *ctx.options, "backward")
         else:
             strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
@@ -194,7 +194,7 @@ class _RopeEager(torch.autograd.Function):
     backward = _Rope.backward
 
 
-_apply_eager = bare_apply(_RopeEager)
+_apply_eager = apply_in_c(_RopeEager)
 
 
 _OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them, which the drop-ins replace in errors
