@@ -16,8 +16,8 @@ import pytest
 
 PYTHON = Path(__file__).parents[1]
 FOLDERS = {"sternway": PYTHON / "sternway", "sternway.bench": PYTHON / "bench"}
-LEAVES = (
-    "sternway.errors sternway._choices sternway._kinds sternway._requirements sternway._show sternway._tracing sternway._types"
+LEAVES = "sternway.errors" + "".join(
+    f" sternway._{x}" for x in ["choices", "kinds", "requirements", "show", "tracing", "types"]
 )
 
 
@@ -42,7 +42,7 @@ LAYERS = {
     "torch": Layer("sternway.torch", "leaves autograd drop-ins distributed PyTorch", "it puts the three together"),
     "jax": Layer("sternway.jax*", "leaves library core JAX", "it works without PyTorch"),
     "cases": Layer("sternway._cases*", "leaves library core torch PyTorch", "they call operations in the ways of users"),
-    "bench": Layer("sternway.bench*", "library core cases torch distributed jax PyTorch JAX", "it measures all of it"),
+    "bench": Layer("sternway.bench*", "leaves library core cases torch distributed jax PyTorch JAX", "it measures all of it"),
     "commands": Layer(
         "sternway.__main__ sternway._cases.demo sternway._cases.selftest",
         "leaves core cases bench PyTorch",
