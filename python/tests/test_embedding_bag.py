@@ -241,7 +241,7 @@ def test_values_out_of_range(case: Any, index: torch.dtype) -> None:
     before.check()
 
 
-def test_winners_out_of_range() -> None:
+def test_max_indices_out_of_range() -> None:
     max_indices = torch.tensor([[0, 5]])
     with pytest.raises(sw.InvalidProblemError, match=r"5 at \[0, 1\]"):
         sw.embedding_bag_backward(
@@ -249,7 +249,7 @@ def test_winners_out_of_range() -> None:
         )
 
 
-def test_winners_of_bags_without_a_counted_position() -> None:
+def test_max_indices_of_bags_without_a_counted_position() -> None:
     """They are not looked at: a bag that is empty, and one of padding alone."""
     max_indices = torch.tensor([[0, 1], [7, 7], [7, -9]])
     dweight = sw.embedding_bag_backward(

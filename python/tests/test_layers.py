@@ -16,8 +16,8 @@ import pytest
 
 PYTHON = Path(__file__).parents[1]
 FOLDERS = {"sternway": PYTHON / "sternway", "sternway.bench": PYTHON / "bench"}
-LEAVES = "sternway.errors" + "".join(
-    f" sternway._{x}" for x in ["choices", "kinds", "requirements", "show", "tracing", "types"]
+LEAVES = " ".join(
+    f"sternway.{name}" for name in ("errors", "_choices", "_kinds", "_requirements", "_show", "_tracing", "_types")
 )
 
 

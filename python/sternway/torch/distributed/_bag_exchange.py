@@ -42,7 +42,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 def bag(
     table: Tensor, rows: Tensor, offsets: Tensor, mode: str, weights: Tensor | None = None, padding: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """torch's forward of bags: the result, and the winners of mode "max"."""
+    """torch's forward of bags: the result, and the ``max_indices`` of mode "max"."""
     y, _, _, max_indices = torch.embedding_bag(
         table, rows, offsets.to(rows.dtype), False, MODES.index(mode), False, weights, False, padding
     )  # fmt: skip
