@@ -142,10 +142,7 @@ def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
         y, of x's shape and dtype.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -171,10 +168,7 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
         y, of x's shape and dtype.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -200,10 +194,7 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         values in scan order wins.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -228,10 +219,7 @@ def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         a named tuple of values and indices, as for :func:`cummax`.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
