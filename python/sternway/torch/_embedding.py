@@ -7,23 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .._arrays import device_of
-from .._embedding import EmbeddingBackwardPlan, _embedding_plan
-from .._unique_rows import _unique_rows_plan
+from .._embedding import EmbeddingBackwardPlan
 from ._autograd.calls import require_order, require_tensors
-from ._autograd.constants import constant
 from ._autograd.dispatch import (
-    ErrorParts,
-    device_to_ask,
     refuse_distributed,
-    require,
     require_strided,
-    runs_plan_directly,
-    selection_error,
     with_index,
     with_public_names,
 )
-from ._autograd.embedding import NAME, Options, look_up, options, run_eager, select
+from ._autograd.embedding import NAME, Options, look_up, options, run_eager, select_or_raise
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._modules import Configuration
@@ -34,32 +26,6 @@ _OPERANDS = {
     **dict.fromkeys(("index_dtype", "num_indices", "total"), "input"),
 }
 """By field of the descriptors, the argument of embedding that it comes from."""
-
-
-def _probe(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: str) -> None:
-    """Select the plans of a small table with these dtypes."""
-    if sparse:
-        _unique_rows_plan(1, 1, index, None, device)
-        index = torch.int32
-    _embedding_plan(1, 1, 1, dtype, index, None, False, device)
-
-
-@constant
-def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.device) -> ErrorParts | None:
-    return selection_error(_probe, dtype, index, sparse, str(device))
-
-
-def select_or_raise(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | None:
-    """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
-
-    Raises:
-        Error: there is no plan.
-    """
-    if not runs_plan_directly(input, weight):
-        require_strided("embedding", input=input, weight=weight)
-        require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
-        return None
-    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight))
 
 
 class _Call(NamedTuple):

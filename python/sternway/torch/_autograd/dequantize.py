@@ -16,27 +16,12 @@ from ..._dequantize import (
     dequantize_per_token_backward,
     dequantize_plan,
 )
+from . import quantize
 from .calls import resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .operators import batch_first, by_formula, differentiable, exporting, is_distributed, recorded_call, traceable
-from .quantize import (
-    Facts,
-    batched,
-    column,
-    fake_gradients,
-    fits,
-    kernel_scale,
-    kernel_scale_dtype,
-    laid_out,
-    learned,
-    needs_gradient,
-    padded,
-    per_token_gradients,
-    rounded,
-    run_forward,
-)  # fmt: skip
 
 NAME = "dequantize_per_token"
 
@@ -44,34 +29,34 @@ NAME = "dequantize_per_token"
 @torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
 def _operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """dequantize_per_token_backward as an operator, for calls that torch must see."""
-    return padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
+    return quantize.padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
 
 
 @_operator.register_fake
 def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(dy, scale, zero_point)
+    return quantize.fake_gradients(dy, scale, zero_point)
 
 
 def _formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     wide = torch.promote_types(dy.dtype, torch.float32)
-    zero = 0 if zero_point is None else column(zero_point, q).to(wide)
-    s, g = column(scale, q).to(wide), dy.to(wide)
+    zero = 0 if zero_point is None else quantize.column(zero_point, q).to(wide)
+    s, g = quantize.column(scale, q).to(wide), dy.to(wide)
     dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
     dzero = None
-    if zero_point is not None and learned(zero_point):
+    if zero_point is not None and quantize.learned(zero_point):
         dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return padded((g * s).to(dy.dtype), dscale, dzero)
+    return quantize.padded((g * s).to(dy.dtype), dscale, dzero)
 
 
-_operator.register_vmap(batched(NAME, _operator))
+_operator.register_vmap(quantize.batched(NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
 def by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward in torch's operations."""
-    s = column(scale, q).to(torch.promote_types(dtype, torch.float32))
-    shifted = q if zero_point is None else q.to(s.dtype) - column(zero_point, q).to(s.dtype)
-    return rounded(shifted * s, dtype)
+    s = quantize.column(scale, q).to(torch.promote_types(dtype, torch.float32))
+    shifted = q if zero_point is None else q.to(s.dtype) - quantize.column(zero_point, q).to(s.dtype)
+    return quantize.rounded(shifted * s, dtype)
 
 
 def _gradients(
@@ -80,12 +65,12 @@ def _gradients(
     """The gradients of q (None), scale and zero_point, with the operations on dy recorded if they must be."""
     dy, q, scale = (resolve(t) for t in (dy, q, scale))
     zero_point = None if zero_point is None else resolve(zero_point)
-    factor = kernel_scale(scale, dy)
+    factor = quantize.kernel_scale(scale, dy)
     if call := recorded_call(dy, _GRADIENT):
         grads = call(dy, factor, q, zero_point)
     else:
         grads = dequantize_per_token_backward(dy, factor, q=q, zero_point=zero_point)
-    return None, rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
+    return None, quantize.rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
 
 
 class Steps(NamedTuple):
@@ -97,7 +82,9 @@ class Steps(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Facts | None, dtype: torch.dtype) -> Steps | None:
+def _steps(
+    shape: torch.Size, qdtype: torch.dtype, scale: quantize.Facts, zero_point: quantize.Facts | None, dtype: torch.dtype
+) -> Steps | None:
     """The steps of a dequantization, from a cache; None: it takes the general way.
 
     Args:
@@ -107,7 +94,7 @@ def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Fac
     Raises:
         Error: there is no plan.
     """
-    if qdtype not in (torch.int8, torch.uint8) or not fits(shape, dtype, scale, zero_point):
+    if qdtype not in (torch.int8, torch.uint8) or not quantize.fits(shape, dtype, scale, zero_point):
         return None
     _, scale_dtype, device = scale
     problem = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
@@ -132,7 +119,7 @@ def run_eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
     if learned:
         return _apply(q, scale, zero_point, steps)  # type: ignore[no-any-return]
     y = torch.empty_like(q, dtype=steps.dtype)
-    return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
+    return quantize.run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
 
 
 class _DequantizeEager(torch.autograd.Function):
@@ -144,7 +131,7 @@ class _DequantizeEager(torch.autograd.Function):
         ctx.save_for_backward(q, scale, zero_point)
         ctx.set_materialize_grads(False)
         y = torch.empty_like(q, dtype=steps.dtype)
-        return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
+        return quantize.run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -154,7 +141,7 @@ class _DequantizeEager(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
         if needs_no_graph(dy) and dy.dtype is steps.dtype:
-            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
+            grads = quantize.per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, **grads}):
                 return None, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, q, scale, zero_point, needs), None
@@ -190,7 +177,7 @@ _dequantize = traceable(_Dequantize)
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
 def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward as an operator, for DTensors, and for torch.export, which drops the backward of an autograd.Function."""
-    return laid_out(by_torch(q, scale, zero_point, dtype), q)
+    return quantize.laid_out(by_torch(q, scale, zero_point, dtype), q)
 
 
 @_exported.register_fake
@@ -219,7 +206,7 @@ def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: 
     Raises:
         Error: there is no plan.
     """
-    scale_dtype = kernel_scale_dtype(scale, dtype)
+    scale_dtype = quantize.kernel_scale_dtype(scale, dtype)
     if runs_plan_directly(q, scale, zero_point):
         dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
     else:
@@ -229,6 +216,6 @@ def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: 
 def run_general(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Dequantize in the general way; ``select_or_raise`` found the plans."""
     inputs = q, scale, zero_point, dtype
-    if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
+    if (exporting() and quantize.needs_gradient(scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _dequantize(*inputs)  # type: ignore[no-any-return]

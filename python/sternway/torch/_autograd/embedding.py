@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..._arrays import device_name
+from ..._arrays import device_name, device_of
 from ..._embedding import EmbeddingBackwardPlan, _embedding_plan, _expanded, _rows, embedding_backward
 from ..._unique_rows import _unique_rows_plan
 from ...errors import make
 from .calls import flag, integer, resolve
-from .dispatch import run_operator
+from .constants import constant
+from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .operators import Gradients, differentiable, exporting, intercepted, is_distributed, recorded_call, traceable, vmap_by_loop
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
@@ -63,6 +64,32 @@ def select(
     most, padding = most_rows(rows, total, o.padding), None if o.padding is None else 0
     _embedding_plan(most, dim, total, dtype, torch.int32, padding, o.by_frequency, device)
     return None
+
+
+def _probe(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: str) -> None:
+    """Select the plans of a small table with these dtypes."""
+    if sparse:
+        _unique_rows_plan(1, 1, index, None, device)
+        index = torch.int32
+    _embedding_plan(1, 1, 1, dtype, index, None, False, device)
+
+
+@constant
+def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.device) -> ErrorParts | None:
+    return selection_error(_probe, dtype, index, sparse, str(device))
+
+
+def select_or_raise(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | None:
+    """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if not runs_plan_directly(input, weight):
+        require_strided("embedding", input=input, weight=weight)
+        require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
+        return None
+    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight))
 
 
 def _weight_gradient(
