@@ -48,8 +48,9 @@ def _warn_of_ignored_numbers() -> None:
             log.warning("%s=%r is ignored: it must be a number of threads between 1 and 65536", variable, text)
 
 
-NOT_RUN, RAN = 0, 1
-"""Results of run_fast_path: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
+NOT_RUN, RAN, RAN_UNCOUNTED = range(3)
+"""Results of run_fast_path, as in fast_path.c: nothing was done, as an operand is wrong or is no plain tensor of torch; it ran;
+it ran, and torch failed to raise the version counters of the outputs."""
 
 
 def _before_torch(*_: Any) -> int:
