@@ -134,10 +134,7 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
 
     Operands:
         dy: input [B, H, S, D] in the layout "bhsd", the upstream gradient.
-        positions: input [S] or [B, S], int32 or int64; left out: 0 .. S-1.
-        cos: input [P, r/2], [P, r], [B, P, r/2] or [B, P, r], where r is ``rotary_dim``; float32, float64 or dy's dtype. Row p
-            belongs to position p. With r columns each element of a pair has its own. Left out: computed from the angles.
-        sin: input like cos; given if cos is.
+        positions, cos, sin: as for :class:`RopePlan`.
         dy_k: input like dy with ``num_key_heads`` heads, if the descriptor has these.
         dx: output like dy; it may be dy.
         dx_k: output like dy_k; it may be dy_k.
