@@ -16,9 +16,9 @@ from .operators import (
     Gradients,
     apply,
     differentiable,
-    exporting,
-    intercepted,
     is_distributed,
+    is_exporting,
+    is_intercepted,
     recorded_call,
     traceable,
     vmap_by_loop,
@@ -219,7 +219,7 @@ def _sparse(
     dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, leaf: Leaf | None, o: Options
 ) -> Tensor:
     """The gradient of the table as a sparse tensor."""
-    if torch.compiler.is_compiling() or intercepted(dy):
+    if torch.compiler.is_compiling() or is_intercepted(dy):
         return sparse_operator(dy, indices, offsets, weights, rows, *o[:4])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
@@ -269,7 +269,7 @@ def bags(indices: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tenso
     offsets: None where operands are DTensors and each row of the indices is a bag.
     """
     tensors = weight, weights, indices, offsets
-    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    traced = is_exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
     if offsets is None or traced or is_distributed(*tensors):
         operands = "weight", "per_sample_weights", "input", "offsets"
         y, _ = run_operator("embedding_bag", "embedding_bag", operands, *tensors, o.padding, o.mode, *o[2:])

@@ -16,7 +16,7 @@ from ...errors import make
 from .calls import FLOATS, flag, integer
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, runs_plan_directly, selection_error
-from .operators import intercepted
+from .operators import is_intercepted
 from .sparse_rows import most_rows
 
 MODES = get_args(BagMode)
@@ -84,7 +84,7 @@ def select(
 
 def unreadable(offsets: Tensor) -> bool:
     """Whether the values of offsets cannot be read during a call, as when it is traced or batched."""
-    return torch.compiler.is_compiling() or intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
+    return torch.compiler.is_compiling() or is_intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
 
 
 def check_offsets(indices: Tensor, offsets: Tensor, o: Options) -> None:

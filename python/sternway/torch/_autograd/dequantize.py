@@ -21,7 +21,7 @@ from .calls import resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
-from .operators import batch_first, by_formula, differentiable, exporting, is_distributed, recorded_call, traceable
+from .operators import batch_first, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable
 
 NAME = "dequantize_per_token"
 
@@ -216,6 +216,6 @@ def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: 
 def run_general(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Dequantize in the general way; ``select_or_raise`` found the plans."""
     inputs = q, scale, zero_point, dtype
-    if (exporting() and quantize.needs_gradient(scale, zero_point)) or is_distributed(*inputs):
+    if (is_exporting() and quantize.needs_gradient(scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _dequantize(*inputs)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Error, make, renamed
-from .operators import PLAIN, exporting, is_distributed, traced
+from .operators import PLAIN, is_distributed, is_exporting, is_traced
 from .sharding import sharding
 
 E = TypeVar("E", IndexError, RuntimeError)
@@ -68,7 +68,7 @@ def _is_plain(x: Tensor) -> bool:
 
 def _stands_for_plain(x: Tensor) -> bool:
     """Whether x is the placeholder by which torch.export traces a plain tensor."""
-    return type(x).__name__ in ("FakeTensor", "FunctionalTensor") and x.layout is torch.strided and exporting()
+    return type(x).__name__ in ("FakeTensor", "FunctionalTensor") and x.layout is torch.strided and is_exporting()
 
 
 def all_plain(values: Iterable[Any]) -> bool:
@@ -78,14 +78,14 @@ def all_plain(values: Iterable[Any]) -> bool:
 
 def runs_plan_directly(*tensors: Tensor | None) -> bool:
     """Whether a plan is run on these tensors without torch seeing the call."""
-    if traced() or torch._C._len_torch_dispatch_stack():
+    if is_traced() or torch._C._len_torch_dispatch_stack():
         return False
     return all(x is None or _is_plain(x) for x in tensors)
 
 
 def device_to_ask(x: Tensor) -> torch.device:
     """The device on which a traced call selects a plan: the CPU for a tensor without values."""
-    without_values = x.is_meta or (type(x).__name__ == "FakeTensor" and not exporting())
+    without_values = x.is_meta or (type(x).__name__ == "FakeTensor" and not is_exporting())
     return torch.device("cpu") if without_values else x.device
 
 

@@ -16,7 +16,16 @@ from .calls import flag, integer, resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
-from .operators import Gradients, differentiable, exporting, intercepted, is_distributed, recorded_call, traceable, vmap_by_loop
+from .operators import (
+    Gradients,
+    differentiable,
+    is_distributed,
+    is_exporting,
+    is_intercepted,
+    recorded_call,
+    traceable,
+    vmap_by_loop,
+)
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 from .tangents import Inputs
 
@@ -250,7 +259,7 @@ def _gradient(
 
 def _sparse(dy: Tensor, indices: Tensor, rows: int, leaf: Leaf | None, o: Options) -> Tensor:
     """The gradient of the table as a sparse tensor."""
-    if torch.compiler.is_compiling() or intercepted(dy):
+    if torch.compiler.is_compiling() or is_intercepted(dy):
         return sparse_embedding_operator(dy, indices, rows, *o[:2])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
@@ -281,7 +290,7 @@ _operator.register_autograd(lambda ctx, dy: (*_Embedding.backward(ctx, dy), None
 
 def look_up(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> Tensor:
     """Rows of weight, with the gradient of this file."""
-    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    traced = is_exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
     if traced or is_distributed(weight, indices):
         return run_operator("embedding", "embedding", ("weight", "input"), weight, indices, *o)  # type: ignore[no-any-return]
     return _embedding(weight, indices, o, plan)  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from .calls import resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
-from .operators import batch_first, by_formula, differentiable, exporting, is_distributed, recorded_call, traceable
+from .operators import batch_first, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable
 
 NAME = "fake_quantize_per_token"
 
@@ -278,6 +278,6 @@ def select_or_raise(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_m
 def run_general(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
     """Quantize in the general way; ``select_or_raise`` found the plans."""
     inputs = x, scale, zero_point, quant_min, quant_max
-    if (exporting() and quantize.needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
+    if (is_exporting() and quantize.needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _fake_quantize(*inputs)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .lerp_gradient import GRADIENT
-from .operators import exporting, is_distributed, recorded_call, traceable, vmap_by_loop
+from .operators import is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 
 torch_lerp = torch.lerp  # as at import: accelerate() replaces the attribute
 WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
@@ -293,7 +293,7 @@ _exported.register_autograd(_Lerp.backward, setup_context=_set_up_exported)
 
 def run_general(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
     """torch.lerp with the backward of the plan that ``select_or_raise`` selected."""
-    if exporting() or is_distributed(input, end, weight):
+    if is_exporting() or is_distributed(input, end, weight):
         weights = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
         return run_operator("lerp", "lerp", ("input", "end", "weight"), input, end, *weights)  # type: ignore[no-any-return]
     return _lerp(input, end, weight, plan)  # type: ignore[no-any-return]

@@ -98,7 +98,7 @@ def by_formula(formula: Callable[..., Any]) -> Backward:
     return backward
 
 
-def traced() -> bool:
+def is_traced() -> bool:
     """Whether torch.compile or a transform of torch.func is active: values are unknown, and torch decides the layout."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
@@ -108,7 +108,7 @@ def is_jit_tracing() -> bool:
     return not torch.compiler.is_dynamo_compiling() and torch._C._is_tracing()
 
 
-def exporting() -> bool:
+def is_exporting() -> bool:
     """Whether torch.export is active. It keeps operators and their gradients, but drops the backward of an autograd.Function.
 
     A model of ONNX has no backward, and knows torch's own operations alone.
@@ -117,7 +117,7 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag and not torch.onnx.is_in_onnx_export()
 
 
-def intercepted(x: Tensor) -> bool:
+def is_intercepted(x: Tensor) -> bool:
     """Whether a dispatch mode or a subclass must see operations on x, as for make_fx, or x has no values."""
     return type(x) not in PLAIN or x.is_meta or torch._C._len_torch_dispatch_stack() > 0
 
@@ -131,7 +131,7 @@ def recorded_call(dy: Tensor, gradient: DoubleBackward) -> Callable[..., Any] | 
     recorded = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # the former by create_graph
     if recorded or has_tangents():
         return functools.partial(apply, gradient.function)
-    return gradient.operator if intercepted(dy) else None
+    return gradient.operator if is_intercepted(dy) else None
 
 
 def apply(function: Any, *inputs: Any) -> Any:

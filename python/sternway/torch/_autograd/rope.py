@@ -17,13 +17,13 @@ from .operators import (
     Gradients,
     apply,
     differentiable,
-    exporting,
-    intercepted,
     is_distributed,
+    is_exporting,
+    is_intercepted,
     is_jit_tracing,
+    is_traced,
     recorded_call,
     traceable,
-    traced,
     vmap_by_loop,
 )
 from .rope_operands import folded, rotated_by_torch, table_gradients
@@ -142,7 +142,7 @@ class _Rope(torch.autograd.Function):
         options: Options,
         learned: bool,
     ) -> tuple[Tensor, ...]:
-        if traced() or intercepted(x):
+        if is_traced() or is_intercepted(x):
             y, y_k = _operator(x, x_k, positions, cos, sin, *options, "forward")
             return (y,) if x_k is None else (y, y_k)
         return rotate("forward", x, x_k, positions, cos, sin, options)
@@ -204,7 +204,7 @@ def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, 
     """Rotate one or two inputs, with gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     tensors = x, x_k, positions, cos, sin
-    if exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
+    if is_exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
         return run_operator("rope", "rope", _OPERANDS, *tensors, *options, "forward")[: len(inputs)]
     learned = cos is not None and sin is not None and _learned(cos, sin)
     if is_eager(x) and not x.is_meta and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):

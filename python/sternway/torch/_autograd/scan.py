@@ -41,7 +41,7 @@ from .calls import FLOATS, empty_gradient, resolve, strides_like
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, needs_no_graph
-from .operators import exporting, is_distributed, recorded_call, traceable, vmap_by_loop
+from .operators import is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 from .scan_gradient import FORWARDS, GRADIENT, run_backward, torch_forward
 from .sharding import sharding
 
@@ -275,7 +275,7 @@ def run_general(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
         y = sharding().scan(x, kind, dim, reverse)
         if y is not None:
             return y
-    if exporting() or is_distributed(x):
+    if is_exporting() or is_distributed(x):
         y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
         y = y if kind in EXTREMA else y[0]
     else:
