@@ -21,7 +21,7 @@ enum {
 static PyObject *torch[WORDS]; /* guarded by the GIL; NULL until sw_store_torch */
 
 /* Stores the integer function(x) in *number; 0 if it is none. */
-static int ask(PyObject *function, PyObject *x, int64_t *number)
+static int int64_of(PyObject *function, PyObject *x, int64_t *number)
 {
     PyObject *answer = x ? PyObject_CallFunctionObjArgs(function, x, NULL) : NULL;
     if (!answer)
@@ -57,7 +57,7 @@ static int may_have_tangents(void)
 
 /* Whether the elements of x, as read into t, are inside its storage, and x is no lazily negated
    view. */
-static int plain(PyObject *x, const sw_tensor *t)
+static int is_resolved_in_storage(PyObject *x, const sw_tensor *t)
 {
     int64_t offset, negated, elements = 1, reach = 1, size = t->bits / 8;
     PyObject *storage = PyObject_CallFunctionObjArgs(torch[STORAGE], x, NULL);
@@ -65,7 +65,7 @@ static int plain(PyObject *x, const sw_tensor *t)
         return 0;
     int64_t bytes = PyObject_Size(storage);
     Py_DecRef(storage);
-    if (bytes < 0 || !ask(torch[OFFSET], x, &offset))
+    if (bytes < 0 || !int64_of(torch[OFFSET], x, &offset))
         return 0;
     for (int32_t i = 0; i < t->ndim; i++) {
         int64_t step;
@@ -77,12 +77,12 @@ static int plain(PyObject *x, const sw_tensor *t)
     if (__builtin_mul_overflow(elements, size, &elements) || __builtin_add_overflow(reach, offset, &reach) ||
         __builtin_mul_overflow(reach, size, &reach) || (elements && reach > bytes))
         return 0;
-    return ask(torch[IS_NEG], x, &negated) && !negated;
+    return int64_of(torch[IS_NEG], x, &negated) && !negated;
 }
 
 /* The index of a name in the tuple; -1 if it is not there, or is of a subclass of str, which may
    equal many names or none. */
-static Py_ssize_t place(PyObject *name, PyObject *names, Py_ssize_t count)
+static Py_ssize_t index_of(PyObject *name, PyObject *names, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++)
         if (PyTuple_GetItem(names, i) == name)
@@ -112,7 +112,7 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, int r
     if (!recorded && may_have_tangents())
         return 0;
     while (PyDict_Next(operands, &cursor, &name, &x)) {
-        Py_ssize_t i = place(name, names, count);
+        Py_ssize_t i = index_of(name, names, count);
         if (i < 0 || read->tensors[i].present)
             return 0;
         if (x == &_Py_NoneStruct)
@@ -123,7 +123,7 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, int r
         const DLPackExchangeAPI *api = sw_exchange_api(type);
         sw_tensor *tensor = &read->tensors[i];
         if (sw_read_exchange(x, api, 0, tensor, &read->answer) != SW_OK
-            || !sw_take_stream(api, tensor, &read->answer) || !plain(x, tensor))
+            || !sw_take_stream(api, tensor, &read->answer) || !is_resolved_in_storage(x, tensor))
             return 0;
         if (i >= inputs) {
             if (requires_grad(x))
@@ -156,7 +156,8 @@ static int count_writes(const operands_read *read)
     return done != NULL;
 }
 
-enum { NOT_RUN, RAN, UNKNOWN }; /* nothing was done; it ran; it ran, and torch failed to count the writes */
+/* Nothing was done; it ran; it ran, and torch failed to count the writes. As in _library.py. */
+enum { NOT_RUN, RAN, RAN_UNCOUNTED };
 
 /* run(handle of the plan, names of its operands and "workspace", number of inputs, whether autograd
    records the run as a whole, operands by name, stream or -1) -> an outcome */
@@ -181,7 +182,7 @@ static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
             int32_t ran = sw_go_run(plan, read.tensors, (int32_t)count, read.answer.stream);
             PyEval_RestoreThread(thread);
             if (ran)
-                outcome = count_writes(&read) ? RAN : UNKNOWN;
+                outcome = count_writes(&read) ? RAN : RAN_UNCOUNTED;
         }
     }
     if (PyErr_Occurred())

@@ -1,63 +1,78 @@
-"""The names that fields of descriptors take, by family and field.
+"""The names that fields of descriptors take: as types, and by family and field.
 
 core/internal/generate writes this file from the tables of the Go core: run ``make generate``.
 """
 
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ._kinds import ScanKind
+
+QuantizedName = Literal["int8", "uint8"]
+FloatName = Literal["float32", "float64", "float16", "bfloat16"]
+IndexName = Literal["int32", "int64"]
+BagMode = Literal["sum", "mean", "max"]
+Pairing = Literal["interleaved", "half"]
+Angle = Literal["float64", "float32"]
+Layout = Literal["bhsd", "bshd", "thd"]
+Tie = Literal["last", "first"]
+
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "dequantize_per_token": {
-        "qdtype": ("int8", "uint8"),
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "scale_dtype": ("float32", "float64", "float16", "bfloat16"),
+        "qdtype": get_args(QuantizedName),
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
     },
     "dequantize_per_token_backward": {
-        "qdtype": ("int8", "uint8"),
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "scale_dtype": ("float32", "float64", "float16", "bfloat16"),
+        "qdtype": get_args(QuantizedName),
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
     },
     "embedding_backward": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "index_dtype": ("int32", "int64"),
+        "dtype": get_args(FloatName),
+        "index_dtype": get_args(IndexName),
     },
     "embedding_bag_backward": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "mode": ("sum", "mean", "max"),
-        "index_dtype": ("int32", "int64"),
-        "offset_dtype": ("int32", "int64"),
+        "dtype": get_args(FloatName),
+        "mode": get_args(BagMode),
+        "index_dtype": get_args(IndexName),
+        "offset_dtype": get_args(IndexName),
     },
     "fake_quantize_per_token": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "scale_dtype": ("float32", "float64", "float16", "bfloat16"),
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
     },
     "fake_quantize_per_token_backward": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "scale_dtype": ("float32", "float64", "float16", "bfloat16"),
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
     },
     "lerp_backward": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
+        "dtype": get_args(FloatName),
     },
     "rope": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "pairing": ("interleaved", "half"),
-        "angle": ("float64", "float32"),
-        "layout": ("bhsd", "bshd", "thd"),
+        "dtype": get_args(FloatName),
+        "pairing": get_args(Pairing),
+        "angle": get_args(Angle),
+        "layout": get_args(Layout),
     },
     "rope_backward": {
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "pairing": ("interleaved", "half"),
-        "angle": ("float64", "float32"),
-        "layout": ("bhsd", "bshd", "thd"),
+        "dtype": get_args(FloatName),
+        "pairing": get_args(Pairing),
+        "angle": get_args(Angle),
+        "layout": get_args(Layout),
     },
     "scan": {
-        "kind": ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "tie": ("last", "first"),
+        "kind": get_args(ScanKind),
+        "dtype": get_args(FloatName),
+        "tie": get_args(Tie),
     },
     "scan_backward": {
-        "kind": ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
-        "dtype": ("float32", "float64", "float16", "bfloat16"),
-        "tie": ("last", "first"),
+        "kind": get_args(ScanKind),
+        "dtype": get_args(FloatName),
+        "tie": get_args(Tie),
     },
     "unique_rows": {
-        "index_dtype": ("int32", "int64"),
+        "index_dtype": get_args(IndexName),
     },
 }

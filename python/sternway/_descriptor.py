@@ -121,7 +121,7 @@ def normalized(op: str, operand: str, kind: str, value: Any) -> Any:
         raise errors.make("invalid_problem", op, operand, _MEANING[kind], errors.shown(value)) from error
 
 
-def normalise_fields(op: str, instance: Any) -> None:
+def normalize_fields(op: str, instance: Any) -> None:
     """Normalize the fields of a frozen dataclass. A default of None is kept.
 
     Raises:
@@ -153,7 +153,7 @@ class Descriptor(Shown):
     family: ClassVar[str]
 
     def __post_init__(self) -> None:
-        normalise_fields(self.family, self)
+        normalize_fields(self.family, self)
         for field, names in CHOICES.get(self.family, {}).items():
             value = getattr(self, field)
             if value is not None and value not in names:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ._arrays import library_of
 from ._lent import Lent, is_jax
+from .errors import HintOf
 
 LibraryOf = Callable[[str], "str | None"]
 """The library of an operand, by the operand's name; None: unknown."""
@@ -23,15 +25,15 @@ _CALLS = {
 _DTYPES = {"torch": "torch.{}", "numpy": '"{}"', "cupy": '"{}"', "jax": '"{}"'}
 
 
-def libraries(operands: Mapping[str, Any]) -> LibraryOf:
-    """The function that tells the libraries of some arrays by name."""
+def hint_of(operands: Mapping[str, Any]) -> HintOf:
+    """The function that writes hints as calls of the libraries of these arrays, which are given by name."""
 
     def find(name: str) -> str | None:
         x = operands.get(name)
         x = x.owner if type(x) is Lent else x
         return "jax" if is_jax(x) else library_of(x)
 
-    return find
+    return functools.partial(in_code, library_of=find)
 
 
 def in_code(fix: Mapping[str, str], operand: str, library_of: LibraryOf) -> str | None:

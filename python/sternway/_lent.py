@@ -12,7 +12,7 @@ import math
 import struct
 from typing import Any
 
-from . import errors
+from . import _library, errors
 
 HOST, CUDA = (1, 3), (2, 13)
 """DLPack's device types of memory that the host and a CUDA device reads: the memory itself, and pinned or managed memory."""
@@ -195,8 +195,6 @@ def describe(op: str, operand: str, x: Any) -> Lent:
         UnsupportedError: a library that cannot lend this array, or more dimensions than an operand may have.
         InvalidProblemError: a description that no memory can have.
     """
-    from . import _library
-
     item = lend(op, operand, x)
     held = (item,)
     library = _library.load()

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import errors
-from ._hints import LibraryOf, in_code
 from ._show import Info
 
 log = logging.getLogger("sternway")
@@ -49,8 +48,9 @@ def _warn_of_ignored_numbers() -> None:
             log.warning("%s=%r is ignored: it must be a number of threads between 1 and 65536", variable, text)
 
 
-NOT_RUN, RAN = 0, 1
-"""Results of run_fast_path: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
+NOT_RUN, RAN, RAN_UNCOUNTED = range(3)
+"""Results of run_fast_path, as in fast_path.c: nothing was done, as an operand is wrong or is no plain tensor of torch; it ran;
+it ran, and torch failed to raise the version counters of the outputs."""
 
 
 def _before_torch(*_: Any) -> int:
@@ -78,18 +78,17 @@ def _after_fork() -> None:
     load = run = run_fast_path = refuse  # type: ignore[assignment]
 
 
-def raise_error(error: Exception, op: str = "", library_of: LibraryOf | None = None) -> NoReturn:
+def raise_error(error: Exception, op: str = "", hint_of: errors.HintOf | None = None) -> NoReturn:
     """Raise the native library's error.
 
     Args:
         error: raised by the native library.
         op: replaces the operation where the error names the library or a step of it.
-        library_of: tells the library of an operand, in whose words the error advises.
+        hint_of: writes the advice of an error in the words of the operands' library.
     """
     refusal = None
     try:
         if type(error) is RuntimeError:  # the native library knows no other class
-            hint_of = functools.partial(in_code, library_of=library_of) if library_of else None
             refusal = errors.native_error(str(error), hint_of)
             if op and refusal.op in ("select", "sternway"):
                 errors.renamed(refusal, op)

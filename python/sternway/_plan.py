@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from . import _library, errors
 from ._arrays import Array, device_name, producer
 from ._descriptor import Descriptor
-from ._hints import libraries
+from ._hints import hint_of
 from ._lent import is_jax, speaks_dlpack
 from ._operands import borrow, count_writes, store_torch, stream_handle
 from ._show import table
@@ -193,7 +193,7 @@ class Plan(Generic[D]):
         try:
             _library.load().pybind_CanImplement(self._handle, id(held))
         except RuntimeError as error:
-            _library.raise_error(error, library_of=libraries(operands))
+            _library.raise_error(error, hint_of=hint_of(operands))
 
     def run(
         self, *_positional: NoReturn, workspace: DLPackArray | None = None, stream: Any = None, **operands: DLPackArray | None
@@ -248,7 +248,7 @@ class Plan(Generic[D]):
             try:
                 _library.run(self._handle, id(held), handle)
             except RuntimeError as error:
-                _library.raise_error(error, library_of=libraries(operands))
+                _library.raise_error(error, hint_of=hint_of(operands))
         count_writes(operands.get(name) for name in self._outputs)
 
     def _refuse_positions(self, count: int) -> NoReturn:

@@ -107,13 +107,7 @@ class RopeBackwardDescriptor(BaseRopeDescriptor):
     Args:
         batch_size, num_heads, seq_len, head_dim: the extents B, H, S and D of dy; D is even and at most 2^20.
         dtype: the dtype of dy and dx: float32, float64, float16 or bfloat16.
-        base: the base of the angles: pair k at a position is rotated by ``position * base ** (-2 k / rotary_dim)`` radians.
-        pairing: "interleaved": elements 2k and 2k + 1 of the rotated part are a pair; "half": k and k + rotary_dim / 2.
-        rotary_dim: the number of rotated elements of a head, even; None: all.
-        rotary_start: the first rotated element.
-        angle: "float64": angles are formed and reduced in float64. "float32": as the usual torch forward forms them, a float32
-            frequency times a float32 position. Cosine and sine of the angle are exact to float32, for float64 operands to
-            float64.
+        base, pairing, rotary_dim, rotary_start, angle: as for :class:`RopeDescriptor`.
         layout: the order of the dimensions of dy and dx: "bhsd", "bshd", or "thd" (tokens, heads, dim), which has no batch.
         num_key_heads: the number of heads of a second pair of operands ``dy_k`` and ``dx_k``, rotated by the same launch; None:
             there is no second pair.
@@ -140,10 +134,7 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
 
     Operands:
         dy: input [B, H, S, D] in the layout "bhsd", the upstream gradient.
-        positions: input [S] or [B, S], int32 or int64; left out: 0 .. S-1.
-        cos: input [P, r/2], [P, r], [B, P, r/2] or [B, P, r], where r is ``rotary_dim``; float32, float64 or dy's dtype. Row p
-            belongs to position p. With r columns each element of a pair has its own. Left out: computed from the angles.
-        sin: input like cos; given if cos is.
+        positions, cos, sin: as for :class:`RopePlan`.
         dy_k: input like dy with ``num_key_heads`` heads, if the descriptor has these.
         dx: output like dy; it may be dy.
         dx_k: output like dy_k; it may be dy_k.
@@ -309,26 +300,14 @@ def rope_backward(
 
     Args:
         dy: the upstream gradient, [B, H, S, D] in the layout "bhsd"; float32, float64, float16 or bfloat16; any strides.
-        positions: [S] or [B, S] ([tokens] in "thd"), int32 or int64; negative ones only without tables. None: 0 .. S-1.
-        base: the base of the frequencies.
-        cos, sin: tables [P, rotary_dim / 2] or [P, rotary_dim], or with a leading batch; float32, float64 or dy's dtype. Both
-            or none is given.
-        pairing: "interleaved" (elements 2k and 2k + 1 are a pair), or "half" (k and k + rotary_dim / 2).
-        rotary_dim: the number of rotated elements of a head, even; None: all.
-        rotary_start: the first rotated element.
-        angle: "float64", or "float32" to form angles as the usual torch forward does.
-        layout: "bhsd", "bshd" or "thd" (tokens, heads, dim).
+        positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout: as for :func:`rope`.
         out: an array to write into; it may be dy. None: a new array of dy's library.
 
     Returns:
         dx, of dy's shape and dtype.
 
     Raises:
-        InvalidProblemError: shapes or options that contradict each other; tables that are not real floating numbers; positions
-            that are not int32 or int64; on the CPU, a position outside the tables. On a GPU such a token is copied, and
-            STERNWAY_CHECK=1 reports it.
-        UnsupportedError: a dtype, pairing, layout or device without a kernel.
-        TypeError: an operand that is no array.
+        InvalidProblemError, UnsupportedError, TypeError: as for :func:`rope`.
 
     Example:
         >>> import numpy as np, sternway as sw

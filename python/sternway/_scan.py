@@ -31,12 +31,9 @@ class ScanBackwardDescriptor(BaseScanDescriptor):
     """The backward of a cumulative operation along one dimension.
 
     Args:
-        kind: "cumsum", "cumprod", "cummax", "cummin" or "logcumsumexp".
-        shape: the shape of every operand, of up to 8 dimensions; required.
+        kind, shape, dim, tie: as for :class:`ScanDescriptor`.
         dtype: the dtype of dy, x and dx: float32, float64, float16 or bfloat16; required.
-        dim: the scanned dimension; a negative one counts from the end.
         reverse: True: the forward scanned from the last position to the first.
-        tie: for cummax and cummin, the one of equal values that wins, in scan order: "last", as in torch, or "first".
         carries: whether runs take carries, by which a scan that is cut into chunks is differentiated chunk by chunk.
 
     Raises:
@@ -166,9 +163,8 @@ def cumprod_backward(
     Nothing is divided, so the gradient is exact for any number of zeros. 0 times infinity counts as 0 here; NaN stays NaN.
 
     Args:
-        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
+        dy, dim, axis, reverse, out: as for :func:`cumsum_backward`.
         x: the input of the forward, of dy's shape and dtype.
-        dim, axis, reverse, out: as for :func:`cumsum_backward`.
 
     Returns:
         dx, of dy's shape and dtype.
@@ -216,9 +212,8 @@ def cummax_backward(
     """Gradient of a cumulative maximum: ``dx[k]`` is the sum of dy over the positions whose maximum is ``x[k]``.
 
     Args:
-        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
+        dy, dim, axis, reverse, out: as for :func:`cumsum_backward`.
         x: the input of the forward, of dy's shape and dtype. Exactly one of x and indices is given.
-        dim, axis, reverse, out: as for :func:`cumsum_backward`.
         indices: of dy's shape, int64: the positions along dim that the forward returned. Any positions in range are right;
             positions that a scan returned are fast.
         tie: the one of equal values that wins, in scan order: "last", as in torch, or "first". A NaN beats every number.
@@ -261,9 +256,7 @@ def cummin_backward(
         dx, of dy's shape and dtype.
 
     Raises:
-        InvalidProblemError: as for :func:`cummax_backward`.
-        UnsupportedError: a dtype, tie, rank or device without a kernel.
-        TypeError: an operand that is no array; dim and axis are both given.
+        InvalidProblemError, UnsupportedError, TypeError: as for :func:`cummax_backward`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -283,17 +276,13 @@ def logcumsumexp_backward(
     gives 0. At +inf the limit of the softmax is taken; several infinities share it equally.
 
     Args:
-        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
-        x: the input of the forward, of dy's shape and dtype.
-        dim, axis, reverse, out: as for :func:`cumsum_backward`.
+        dy, x, dim, axis, reverse, out: as for :func:`cumprod_backward`.
 
     Returns:
         dx, of dy's shape and dtype.
 
     Raises:
-        InvalidProblemError: a dim out of range, or operands that contradict each other.
-        UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: an operand that is no array; dim and axis are both given.
+        InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumprod_backward`.
 
     Example:
         >>> import numpy as np, sternway as sw

@@ -160,9 +160,7 @@ def cumprod(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool 
         y, of x's shape and dtype; out if it is given.
 
     Raises:
-        InvalidProblemError: as for :func:`cumsum`.
-        UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: x is no array; dim and axis are both given.
+        InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -188,9 +186,7 @@ def logcumsumexp(
         y, of x's shape and dtype; out if it is given.
 
     Raises:
-        InvalidProblemError: as for :func:`cumsum`.
-        UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: x is no array; dim and axis are both given.
+        InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -311,9 +307,7 @@ def cummin(
         (values, indices), or the values alone, as for :func:`cummax`.
 
     Raises:
-        InvalidProblemError: as for :func:`cummax`.
-        UnsupportedError: a dtype, tie, rank or device without a kernel.
-        TypeError: x is no array; dim and axis are both given.
+        InvalidProblemError, UnsupportedError, TypeError: as for :func:`cummax`.
 
     Example:
         >>> import numpy as np, sternway as sw

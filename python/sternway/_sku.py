@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ._descriptor import normalise_fields
+from ._descriptor import normalize_fields
 from ._show import Shown
 
 
@@ -34,7 +34,7 @@ class PlanPreference(Shown):
     kernel: str | None = None
 
     def __post_init__(self) -> None:
-        normalise_fields("PlanPreference", self)
+        normalize_fields("PlanPreference", self)
 
 
 @dataclasses.dataclass(frozen=True)

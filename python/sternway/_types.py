@@ -1,29 +1,28 @@
 """The types of public arguments, for type checkers: the names that options take, dtypes, and arrays of any library.
 
-Tables of the same names are derived from these by :func:`typing.get_args`; _choices.py has those of the Go core. No array
-library is imported, so the types of their objects are protocols.
+The names that the Go core takes are generated, in _choices.py and _kinds.py; tables of names are derived from such types by
+:func:`typing.get_args`. No array library is imported, so the types of their objects are protocols.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from ._choices import Angle as Angle
+from ._choices import BagMode as BagMode
+from ._choices import FloatName as FloatName
+from ._choices import IndexName as IndexName
+from ._choices import Layout as Layout
+from ._choices import Pairing as Pairing
+from ._choices import QuantizedName as QuantizedName
+from ._choices import Tie as Tie
 from ._kinds import ScanKind as ScanKind
 
 if TYPE_CHECKING:
     from numpy import dtype
 
-Tie = Literal["last", "first"]
-Pairing = Literal["interleaved", "half"]
-Angle = Literal["float64", "float32"]
-Layout = Literal["bhsd", "bshd", "thd"]
 Columns = Literal["halves", "neighbours"]
-BagMode = Literal["sum", "mean", "max"]
 LerpGradient = Literal["da", "db", "dweight"]
-
-FloatName = Literal["float32", "float64", "float16", "bfloat16"]
-IndexName = Literal["int64", "int32"]
-QuantizedName = Literal["int8", "uint8"]
 
 
 class _TorchDType(Protocol):

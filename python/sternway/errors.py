@@ -280,12 +280,16 @@ def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[
     return decorate
 
 
-def native_error(text: str, hint_of: Callable[[Mapping[str, str], str], str | None] | None = None) -> Error:
+HintOf = Callable[[Mapping[str, str], str], "str | None"]
+"""The hint that replaces that of the Go core, from the core's fix and the name of the operand; None: the core's stays."""
+
+
+def native_error(text: str, hint_of: HintOf | None = None) -> Error:
     """The error for a message of the Go core, which is JSON.
 
     Args:
         text: the message.
-        hint_of: a function of a fix of the core and the name of the operand: the hint that replaces the core's, or None.
+        hint_of: writes the hint of a fix; None: the core's own hint stays.
     """
     try:
         fields = json.loads(text)

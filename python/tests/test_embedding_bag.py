@@ -241,20 +241,20 @@ def test_values_out_of_range(case: Any, index: torch.dtype) -> None:
     before.check()
 
 
-def test_winners_out_of_range() -> None:
-    winners = torch.tensor([[0, 5]])
+def test_max_indices_out_of_range() -> None:
+    max_indices = torch.tensor([[0, 5]])
     with pytest.raises(sw.InvalidProblemError, match=r"5 at \[0, 1\]"):
         sw.embedding_bag_backward(
-            torch.ones(1, 2), torch.tensor([0, 1]), torch.tensor([0]), num_embeddings=3, mode="max", max_indices=winners
+            torch.ones(1, 2), torch.tensor([0, 1]), torch.tensor([0]), num_embeddings=3, mode="max", max_indices=max_indices
         )
 
 
-def test_winners_of_bags_without_a_counted_position() -> None:
+def test_max_indices_of_bags_without_a_counted_position() -> None:
     """They are not looked at: a bag that is empty, and one of padding alone."""
-    winners = torch.tensor([[0, 1], [7, 7], [7, -9]])
+    max_indices = torch.tensor([[0, 1], [7, 7], [7, -9]])
     dweight = sw.embedding_bag_backward(
         torch.ones(3, 2), torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2]), num_embeddings=3, mode="max", padding_idx=2,
-        max_indices=winners,
+        max_indices=max_indices,
     )  # fmt: skip
     assert dweight.tolist() == [[1, 0], [0, 1], [0, 0]]
 
@@ -408,7 +408,7 @@ def laid_out(x: np.ndarray, step: int) -> np.ndarray:
     return memory
 
 
-def defined(c: dict[str, Any], dy: np.ndarray, weight: np.ndarray, weights: np.ndarray, winners: np.ndarray) -> Any:
+def defined(c: dict[str, Any], dy: np.ndarray, weight: np.ndarray, weights: np.ndarray, max_indices: np.ndarray) -> Any:
     """dweight and the gradient of weights by definition, in float64; None where a value is out of range."""
     indices, offsets, bags, total = c["indices"].astype(int), c["offsets"].astype(int), c["bags"], len(c["indices"])
     if c["table"]:
@@ -430,8 +430,8 @@ def defined(c: dict[str, Any], dy: np.ndarray, weight: np.ndarray, weights: np.n
                 dweight[v] += dy[b].astype(float) * (weights[i] if c["mode"] == "sum" else 1 / len(inside))
         if c["mode"] == "max" and inside:
             for d in range(c["dim"]):
-                if 0 <= winners[b, d] != padding:
-                    dweight[winners[b, d], d] += dy[b, d]
+                if 0 <= max_indices[b, d] != padding:
+                    dweight[max_indices[b, d], d] += dy[b, d]
     if c["by_frequency"] and c["mode"] != "max":
         dweight /= np.maximum(frequency, 1)[:, None]
     return dweight, dots
@@ -446,8 +446,8 @@ def test_any_call(c: dict[str, Any]) -> None:
         dy = np.broadcast_to(dy[:1] if c["expanded"] == 0 else dy[:, :1], dy.shape)
     weight = random.standard_normal((rows, dim)).astype(c["dtype"])
     weights = np.ones(total) if c["sample"] is None else random.standard_normal(total).astype(c["sample"])
-    winners = random.integers(-1, rows, (bags, dim)).astype("int64" if c["winner"] == "int64" else c["indices"].dtype)
-    want = defined(c, dy, weight, weights.astype(float), winners)
+    max_indices = random.integers(-1, rows, (bags, dim)).astype("int64" if c["winner"] == "int64" else c["indices"].dtype)
+    want = defined(c, dy, weight, weights.astype(float), max_indices)
     shape = (bags, total // max(bags, 1)) if c["table"] else (total,)
     indices = laid_out(c["indices"].reshape(shape), c["steps"])
     where = (indices,) if c["table"] else (indices, laid_out(c["offsets"], c["steps"]))
@@ -459,7 +459,7 @@ def test_any_call(c: dict[str, Any]) -> None:
         lambda: sw.embedding_bag_backward(
             dy, *where, num_embeddings=rows, mode=c["mode"], per_sample_weights=given, out=dweight,
             scale_grad_by_freq=c["by_frequency"] and c["mode"] != "max", **common,
-            max_indices=laid_out(winners, c["steps"]) if c["mode"] == "max" else None,
+            max_indices=laid_out(max_indices, c["steps"]) if c["mode"] == "max" else None,
         ),
         lambda: sw.embedding_bag_per_sample_weights_backward(dy, weight, *where, out=dots, **common),
     )  # fmt: skip
@@ -470,7 +470,7 @@ def test_any_call(c: dict[str, Any]) -> None:
             assert np.isnan(out).all()
         return
     if c["sample"] is None:
-        want = defined(c, dy, weight, np.ones(total), winners)
+        want = defined(c, dy, weight, np.ones(total), max_indices)
     for run, value in zip(runs, want, strict=True):
         got = run()
         unit = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-14}[str(got.dtype)]

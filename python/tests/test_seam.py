@@ -21,6 +21,7 @@ from interpreter import python
 
 import sternway as sw
 from sternway import _library
+from sternway._library import NOT_RUN, RAN, RAN_UNCOUNTED
 
 native = importlib.import_module("sternway._native")
 
@@ -120,7 +121,6 @@ class Lender:
 # --- Plain tensors of torch, by name ----------------------------------------------------------------------------------
 
 NAMES = ("dy", "weight", "a", "b", "da", "db", "dweight", "workspace")
-NOT_RUN, RAN, RAN_UNCOUNTED = 0, 1, 2
 
 
 def run_fast_path(plan: int, **given: Any) -> int:

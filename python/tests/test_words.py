@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -19,7 +21,7 @@ NATIVE_SUFFIXES = (".go", ".c", ".h", ".cu", ".cuh")
 COMMENT, CODE = 100, 120  # columns of a line, at most
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Comments and strings of Go, C and CUDA. They are replaced by their line breaks, so that lines keep their numbers.
+# Comments and strings of Go, C and CUDA.
 UNREAD = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
 
@@ -53,7 +55,18 @@ def occurrences(path: str) -> dict[str, list[int]]:
 @cache
 def code(path: str) -> dict[str, list[int]]:
     """The lines of each identifier of the code of a file."""
-    return collect(UNREAD.sub(lambda match: "\n" * match[0].count("\n") or " ", sources()[path]))
+    return collect(code_of(path, sources()[path]))
+
+
+def code_of(path: str, text: str) -> str:
+    """A text without its comments and strings, whose lines keep their numbers."""
+    if not path.endswith(".py"):
+        return UNREAD.sub(lambda match: "\n" * match[0].count("\n") or " ", text)
+    lines = [""] * (text.count("\n") + 1)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            lines[token.start[0] - 1] += f"{token.string} "
+    return "\n".join(lines)
 
 
 def collect(text: str) -> dict[str, list[int]]:
@@ -104,7 +117,9 @@ def test_planted_word(word: Word) -> None:
 
 def test_names_are_looked_for_in_code_alone() -> None:
     text = 'int a; // strip\n/* strip\n strip */ int strip; char *s = "strip";\n'
-    assert collect(UNREAD.sub(lambda match: "\n" * match[0].count("\n") or " ", text))["strip"] == [3]
+    assert collect(code_of("a.c", text))["strip"] == [3]
+    text = 'a = 1  # strip\n"""strip\nstrip"""; strip = "strip"\n'
+    assert collect(code_of("a.py", text))["strip"] == [3]
 
 
 def test_exceptions_are_needed() -> None:

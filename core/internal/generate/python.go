@@ -8,32 +8,52 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/scan"
 )
 
-const choicesHead = `"""The names that fields of descriptors take, by family and field.
+const choicesHead = `"""The names that fields of descriptors take: as types, and by family and field.
 
 core/internal/generate writes this file from the tables of the Go core: run ` + "``make generate``" + `.
 """
 
-CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ._kinds import ScanKind
+
 `
+
+// typeOfField is the type in Python of the names that a field takes.
+var typeOfField = map[string]string{
+	"kind": "ScanKind", "tie": "Tie", "mode": "BagMode",
+	"pairing": "Pairing", "angle": "Angle", "layout": "Layout",
+	"dtype": "FloatName", "scale_dtype": "FloatName", "qdtype": "QuantizedName",
+	"index_dtype": "IndexName", "offset_dtype": "IndexName",
+}
 
 // choicesModule is the content of _choices.py. Python refuses any other name where a descriptor is
 // made, without loading the native library.
 func choicesModule() string {
-	var text strings.Builder
-	text.WriteString(choicesHead)
+	var types, table strings.Builder
+	written := map[string]string{"ScanKind": tuple(scan.BackwardFamily.KindNames())}
 	for _, family := range core.Families() {
-		fmt.Fprintf(&text, "    %q: {\n", family.Name)
+		fmt.Fprintf(&table, "    %q: {\n", family.Name)
 		choices := family.Choices
 		if kinds := family.KindNames(); kinds != nil {
 			choices = append([]core.Choice{{Field: "kind", Names: kinds}}, choices...)
 		}
 		for _, choice := range choices {
-			fmt.Fprintf(&text, "        %q: %s,\n", choice.Field, tuple(choice.Names))
+			name, names := typeOfField[choice.Field], tuple(choice.Names)
+			if _, exists := written[name]; !exists {
+				written[name] = names
+				fmt.Fprintf(&types, "%s = Literal[%s]\n", name, strings.Trim(names, "()"))
+			}
+			if name == "" || written[name] != names {
+				panic(fmt.Sprintf("field %s of %s takes %s, and its type %q %s", choice.Field, family.Name, names, name, written[name]))
+			}
+			fmt.Fprintf(&table, "        %q: get_args(%s),\n", choice.Field, name)
 		}
-		text.WriteString("    },\n")
+		table.WriteString("    },\n")
 	}
-	text.WriteString("}\n")
-	return text.String()
+	return choicesHead + types.String() + "\nCHOICES: dict[str, dict[str, tuple[str, ...]]] = {\n" + table.String() + "}\n"
 }
 
 const kindsHead = `"""The scans: their operands and the sizes of their carries.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .check import Checked
-
 Call = Callable[[], Any]
 Shape = tuple[int, ...]
 OURS, TORCH, COMPILE = "sternway", "torch", "compile"
@@ -36,6 +34,13 @@ class Contestant:
     forward: Call
     step: Call | None
     gradients: Call | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The error of a contestant: the 2-norm of the deviations divided by that of the truth."""
+
+    error: float
 
 
 @dataclass

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._cases import FORMATS, Truth
-
-if TYPE_CHECKING:
-    from .case import Contestant
+from .case import Checked, Contestant
 
 SLACK = 1.05
 """Times the error of torch that a whole network may have.
@@ -21,13 +18,6 @@ The roundings of one operation reach all gradients behind it, so that the errors
 
 class WrongResultError(Exception):
     """A result of sternway that is further from the truth than the rules allow; its row gets no time."""
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The error of a contestant: the 2-norm of the deviations divided by that of the truth."""
-
-    error: float
 
 
 def roundings(dtype: str, count: float) -> float:

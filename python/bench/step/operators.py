@@ -11,8 +11,8 @@ from typing import Any
 from ..._cases import CASES, Problem, TorchSource, Truth, error
 from ..._cases.case import wide
 from ..._cases.scan import GROWTH, KINDS
-from .case import COMPILE, OURS, TORCH, Contestant, Size, Step, StepCase, by_gradient, ways
-from .check import Checked, WrongResultError, deviation, require, roundings
+from .case import COMPILE, OURS, TORCH, Checked, Contestant, Size, Step, StepCase, by_gradient, ways
+from .check import WrongResultError, deviation, require, roundings
 
 NOT_COMPILED = {"cumprod": "torch 2.11 traces the backward position by position, which takes minutes"}
 """Kinds that torch.compile does not take part in, each with the reason."""

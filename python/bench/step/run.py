@@ -15,8 +15,7 @@ from ..._cases.table import shape_text
 from ..kernels import kernels_of
 from ..report import NewCsv, machine
 from . import report
-from .case import COMPILE, OURS, TORCH, Size, Step, StepCase
-from .check import Checked
+from .case import COMPILE, OURS, TORCH, Checked, Size, Step, StepCase
 from .measure import Times, measure, peak_memory
 from .report import Line, Row
 from .table import CASES

@@ -47,11 +47,11 @@ def inputs(source: Source, shape: Shape, dtype: str, *, mode: str = "sum", draw:
     indices = draw(source, rows, bags * width)
     values = Values(dy=dy, weight=weight, indices=indices, offsets=offsets.cumsum(0) - width, mode=mode)
     if mode == "max":
-        values.max_indices = winners(values, bags, width)
+        values.max_indices = max_indices(values, bags, width)
     return values
 
 
-def winners(v: Values, bags: int, width: int) -> Array:
+def max_indices(v: Values, bags: int, width: int) -> Array:
     """For each bag and column, the row of the maximum."""
     lib = library(v.weight)
     if lib.__name__ == "torch":  # which says who wins among equals

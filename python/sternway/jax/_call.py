@@ -21,6 +21,7 @@ import numpy as np
 import sternway
 
 from .. import _library, errors
+from .._hints import in_code
 from .._plan import Plan
 from ._mesh import axes_of, varying
 
@@ -137,7 +138,7 @@ def _check(plan_type: PlanType, problem: str, operands: tuple[_Operand, ...]) ->
     try:
         _library.load().pybind_CheckShapes(plan._handle, text)
     except RuntimeError as error:
-        _library.raise_error(error, plan.sku.op, lambda _: "jax")
+        _library.raise_error(error, plan.sku.op, functools.partial(in_code, library_of=lambda _: "jax"))
 
 
 def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:

@@ -71,8 +71,8 @@ def _maxima(bags: _Bags, weight: Array, indices: Array, offsets: Array) -> tuple
     place = jnp.where(wins, jnp.arange(indices.size, dtype=indices.dtype)[:, None], indices.size)
     first = jax.ops.segment_min(place, bag, bags.bags)
     won = (first >= 0) & (first < indices.size)
-    winners = jnp.where(won, jnp.take(indices, jnp.where(won, first, 0), mode="clip"), -1) if indices.size else first * 0 - 1
-    return jnp.where(won, top, 0).astype(weight.dtype), winners.astype(indices.dtype)
+    rows = jnp.where(won, jnp.take(indices, jnp.where(won, first, 0), mode="clip"), -1) if indices.size else first * 0 - 1
+    return jnp.where(won, top, 0).astype(weight.dtype), rows.astype(indices.dtype)
 
 
 # The gradients, by plans.
@@ -95,19 +95,19 @@ def _sequential(call: Function) -> Function:
 def _dweight(bags: _Bags) -> Function:
     """dweight, of dy [B, D], indices [N], offsets, sample weights [N] and the rows that won."""
 
-    def call(dy: Array, indices: Array, offsets: Array, samples: Array | None, winners: Array | None) -> Array:
+    def call(dy: Array, indices: Array, offsets: Array, samples: Array | None, max_indices: Array | None) -> Array:
         descriptor = _descriptor(bags, dy.shape[1], dy.dtype, indices, offsets)
         inputs = {
-            "dy": dy, "indices": indices, "offsets": offsets, "per_sample_weights": samples, "max_indices": winners,
+            "dy": dy, "indices": indices, "offsets": offsets, "per_sample_weights": samples, "max_indices": max_indices,
         }  # fmt: skip
         return run(EmbeddingBagBackwardPlan, descriptor, inputs, {"dweight": ((bags.rows, dy.shape[1]), dy.dtype)})[0]
 
-    def definition(dy: Array, indices: Array, offsets: Array, samples: Array | None, winners: Array | None) -> Array:
+    def definition(dy: Array, indices: Array, offsets: Array, samples: Array | None, max_indices: Array | None) -> Array:
         shape = bags.rows, dy.shape[1]
         if not dy.size:
             return jnp.zeros(shape, dy.dtype)
-        if winners is not None:
-            rows = jnp.where(winners < 0, bags.rows, winners)
+        if max_indices is not None:
+            rows = jnp.where(max_indices < 0, bags.rows, max_indices)
             return jnp.zeros(shape, dy.dtype).at[rows, jnp.arange(shape[1])].add(dy, mode="drop")
         found = jax.vjp(lambda w: _pooled(bags, w, indices, offsets, samples), jnp.zeros(shape, dy.dtype))[1](dy)[0]
         if bags.by_frequency:
@@ -150,21 +150,21 @@ def _forward(bags: _Bags, *primals: Any) -> tuple[Array, Any]:
     assert weight is not None
     assert indices is not None
     assert offsets is not None
-    winners = None
+    max_indices = None
     if bags.mode == "max":
-        y, winners = _maxima(bags, weight, indices, offsets)
+        y, max_indices = _maxima(bags, weight, indices, offsets)
     else:
         y = _pooled(bags, weight, indices, offsets, samples)
     needs = {name: None for name, needed in (("weight", of_weight), ("samples", of_samples)) if needed}
-    return y, (needs, indices, offsets, samples, winners, weight if of_samples else None)
+    return y, (needs, indices, offsets, samples, max_indices, weight if of_samples else None)
 
 
 def _gradients(bags: _Bags, saved: Any, dy: Any) -> tuple[Array | None, ...]:
-    needs, indices, offsets, samples, winners, weight = saved
+    needs, indices, offsets, samples, max_indices, weight = saved
     dy = instantiated(dy)
     dweight = dsamples = None
     if "weight" in needs:
-        dweight = _dweight(bags)(dy, indices, offsets, samples, winners)
+        dweight = _dweight(bags)(dy, indices, offsets, samples, max_indices)
     if "samples" in needs:
         dsamples = _dsamples(bags._replace(by_frequency=False), samples.dtype.name)(dy, weight, indices, offsets)
     return None, dweight, None, dsamples

@@ -195,8 +195,7 @@ def cumprod(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Array:
         y, of x's shape and dtype.
 
     Raises:
-        InvalidProblemError: an axis out of range.
-        UnsupportedError: another dtype.
+        InvalidProblemError, UnsupportedError: as for :func:`cumsum`.
 
     Example:
         >>> import jax, jax.numpy as jnp, sternway.jax as sj
@@ -220,8 +219,7 @@ def cumlogsumexp(x: ArrayLike, axis: int = -1, reverse: bool = False) -> jax.Arr
         y, of x's shape and dtype.
 
     Raises:
-        InvalidProblemError: an axis out of range.
-        UnsupportedError: another dtype.
+        InvalidProblemError, UnsupportedError: as for :func:`cumsum`.
 
     Example:
         >>> import jax, jax.numpy as jnp, sternway.jax as sj
@@ -305,8 +303,7 @@ def cummin(x: ArrayLike, axis: int = -1, reverse: bool = False, *, return_indice
         y, or the pair (y, indices), as for :func:`cummax`.
 
     Raises:
-        InvalidProblemError: an axis out of range.
-        UnsupportedError: another dtype or tie.
+        InvalidProblemError, UnsupportedError: as for :func:`cummax`.
 
     Example:
         >>> import jax, jax.numpy as jnp, sternway.jax as sj

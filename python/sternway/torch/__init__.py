@@ -18,6 +18,8 @@ else:
     _require_torch(_torch.__version__)
 
 from ._accelerate import accelerate
+from ._autograd.sharding import Sharding as _Sharding
+from ._autograd.sharding import register as _register_sharding
 from ._dequantize import dequantize_per_token
 from ._embedding import Embedding, embedding
 from ._embedding_bag import EmbeddingBag, embedding_bag
@@ -49,4 +51,13 @@ __all__ = [
     "rope_tables",
 ]
 
+
+def _load_sharding() -> _Sharding:
+    """The import of the package that is above the drop-ins, for their first call with a DTensor."""
+    from .distributed import _SHARDING
+
+    return _SHARDING
+
+
+_register_sharding(_load_sharding)
 _let_quantization_find_modules()

@@ -33,10 +33,10 @@ class no more, so from this number on the replacements stay. They pass the calls
 class _Region:
     """A part of a thread's run inside accelerate()."""
 
-    __slots__ = ("own", "siblings")
+    __slots__ = ("siblings", "use_our_forward")
 
-    def __init__(self, own: bool, siblings: list[_Region]) -> None:
-        self.own = own  # the option forward
+    def __init__(self, use_our_forward: bool, siblings: list[_Region]) -> None:
+        self.use_our_forward = use_our_forward  # the option forward
         self.siblings = siblings  # the open regions of the thread that entered it, innermost last
 
 
@@ -94,8 +94,8 @@ def _replacement(served: Served, original: Callable[..., Any], builtin: bool) ->
 
     def operation(*args: Any, **kwargs: Any) -> Any:
         regions = _thread.regions  # torch.compile keeps those of the thread that compiles
-        if regions and (_is_grad_enabled() or (served.has_forward and regions[-1].own)):
-            return _do(served, original, regions[-1].own, args, kwargs)
+        if regions and (_is_grad_enabled() or (served.has_forward and regions[-1].use_our_forward)):
+            return _do(served, original, regions[-1].use_our_forward, args, kwargs)
         return _by_torch(original, args, kwargs)
 
     functools.update_wrapper(operation, original)
@@ -107,7 +107,9 @@ def _replacement(served: Served, original: Callable[..., Any], builtin: bool) ->
     return operation
 
 
-def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _do(
+    served: Served, original: Callable[..., Any], use_our_forward: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Do a call by ours if a plan can, which is decided before anything runs, otherwise by torch's."""
     values: Any = args
     given = None
@@ -116,10 +118,10 @@ def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any
         if given is None:
             return _by_torch(original, args, kwargs)
         values = [given[name] for name in served.names]
-    done = served.eager(*values, own)
+    done = served.run_eager(*values, use_our_forward)
     if done is not None:
         return done
-    ours = prepared(served, dict(zip(served.names, args, strict=False)) if given is None else given, own)
+    ours = prepared(served, dict(zip(served.names, args, strict=False)) if given is None else given, use_our_forward)
     if ours is None:
         return _by_torch(original, args, kwargs)
     function, arguments = ours
@@ -181,15 +183,15 @@ def _fill_caches() -> None:
 class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
     """A region of a thread. While torch.compile traces, it is a mode, which reaches methods of traced tensors as well."""
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, use_our_forward: bool) -> None:
         super().__init__()
-        self.own = own
+        self.use_our_forward = use_our_forward
         self.entered: list[_Region] = []  # one object may be entered again, and by several threads
 
     def __enter__(self) -> _Accelerate:
         if torch.compiler.is_dynamo_compiling():
             return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
-        region = _Region(self.own, _thread.regions)
+        region = _Region(self.use_our_forward, _thread.regions)
         self.entered.append(region)
         region.siblings.append(region)
         _open.add()
@@ -212,9 +214,9 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         served, kwargs = _SERVED.get(func), kwargs or {}
         if has_foreign_mode():  # which was entered before, and sees the call that we pass on
             return func(*args, **kwargs)
-        if served is None or not (_is_grad_enabled() or (served.has_forward and self.own)):
+        if served is None or not (_is_grad_enabled() or (served.has_forward and self.use_our_forward)):
             return func(*args, **kwargs)
-        return _do(served, func, self.own, args, kwargs)
+        return _do(served, func, self.use_our_forward, args, kwargs)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,8 +8,8 @@ from torch import Tensor
 from .._arrays import dtype_name
 from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
-from ._autograd.dequantize import NAME, ask, by_torch, call, eager
-from ._autograd.dispatch import named
+from ._autograd.dequantize import NAME, by_torch, run_eager, run_general, select_or_raise
+from ._autograd.dispatch import with_public_names
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
@@ -47,7 +47,7 @@ def dequantize_per_token(
         >>> scale.grad
         tensor([-1.,  7.])
     """
-    done = eager(q, scale, zero_point, dtype)
+    done = run_eager(q, scale, zero_point, dtype)
     if done is not None:
         return done
     if is_overridden((q, scale, zero_point)):
@@ -60,5 +60,5 @@ def dequantize_per_token(
     require_dtype(NAME, "dtype", result, FLOATS)
     if is_jit_tracing():
         return by_torch(q, scale, zero_point, result)
-    named(f"sternway.torch.{NAME}", {"dy": "q"}, ask, q, scale, zero_point, result)
-    return call(q, scale, zero_point, result)
+    with_public_names(f"sternway.torch.{NAME}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result)
+    return run_general(q, scale, zero_point, result)

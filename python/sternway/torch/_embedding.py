@@ -7,23 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .._arrays import device_of
-from .._embedding import EmbeddingBackwardPlan, _embedding_plan
-from .._unique_rows import _unique_rows_plan
+from .._embedding import EmbeddingBackwardPlan
 from ._autograd.calls import require_order, require_tensors
-from ._autograd.constants import constant
 from ._autograd.dispatch import (
-    Sentence,
-    device_to_ask,
-    named,
-    reach_plans,
     refuse_distributed,
-    require,
     require_strided,
-    sentence,
     with_index,
+    with_public_names,
 )
-from ._autograd.embedding import NAME, Options, eager, look_up, options, select
+from ._autograd.embedding import NAME, Options, look_up, options, run_eager, select_or_raise
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._modules import Configuration
@@ -34,32 +26,6 @@ _OPERANDS = {
     **dict.fromkeys(("index_dtype", "num_indices", "total"), "input"),
 }
 """By field of the descriptors, the argument of embedding that it comes from."""
-
-
-def _probe(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: str) -> None:
-    """Select the plans of a small table with these dtypes."""
-    if sparse:
-        _unique_rows_plan(1, 1, index, None, device)
-        index = torch.int32
-    _embedding_plan(1, 1, 1, dtype, index, None, False, device)
-
-
-@constant
-def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.device) -> Sentence | None:
-    return sentence(_probe, dtype, index, sparse, str(device))
-
-
-def ask(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | None:
-    """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
-
-    Raises:
-        Error: there is no plan.
-    """
-    if not reach_plans(input, weight):
-        require_strided("embedding", input=input, weight=weight)
-        require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
-        return None
-    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight))
 
 
 class _Call(NamedTuple):
@@ -88,10 +54,10 @@ def prepare(
     o = options(padding_idx, scale_grad_by_freq, sparse, weight.shape[0])
     if o.sparse:
         refuse_distributed("embedding", "sparse", input, weight)
-    return _Call(input, weight, o, ask(input, weight, o))
+    return _Call(input, weight, o, select_or_raise(input, weight, o))
 
 
-def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
+def run_prepared(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
     """Run a prepared call."""
     if max_norm is not None:
         refuse_distributed("embedding", "max_norm", c.weight, c.input)
@@ -144,15 +110,15 @@ def embedding(
     """
     arguments = input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
     try:
-        done = eager(*arguments)
+        done = run_eager(*arguments)
         if done is not None:
             return done
         if is_overridden((input, weight)):
             return handed_on(embedding, arguments, {}, (_torch_embedding, arguments))  # type: ignore[no-any-return]
         if is_jit_tracing():
             return _torch_embedding(*arguments)
-        c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
-        return call(c, max_norm, norm_type)
+        c = with_public_names(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
+        return run_prepared(c, max_norm, norm_type)
     except IndexError as error:
         raise with_index(error, NAME, input, weight) from None
 

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from .._arrays import device_of, dtype_name
-from .._embedding_bag import _embedding_bag_plan
 from .._types import BagMode
-from .._unique_rows import _unique_rows_plan
-from ..errors import Error, make
+from ..errors import Error
 from ._autograd.bag import bags
-from ._autograd.bag_eager import eager
-from ._autograd.bag_problem import NAME, Options, check_offsets, options, select, unreadable
-from ._autograd.calls import FLOATS, require_order, require_tensors
-from ._autograd.constants import constant
+from ._autograd.bag_eager import run_eager
+from ._autograd.bag_problem import NAME, Options, check_offsets, check_shapes, flat_nested, options, select_or_raise
+from ._autograd.calls import require_order, require_tensors
 from ._autograd.dispatch import (
-    Sentence,
-    device_to_ask,
-    named,
-    reach_plans,
     refuse_distributed,
-    require,
-    require_strided,
-    sentence,
     with_index,
+    with_public_names,
 )
 from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
@@ -42,57 +31,6 @@ _OPERANDS = {
 """By field of the descriptors, the argument of embedding_bag that it comes from."""
 
 
-def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
-    """Raise the errors that torch.nn.functional.embedding_bag raises for these shapes."""
-    if weights is not None and input.shape != weights.shape:
-        raise ValueError(
-            f"embedding_bag: per_sample_weights {tuple(weights.shape)} must have the shape of input {tuple(input.shape)}"
-        )
-    if weight.dim() != 2:
-        raise ValueError(f"embedding_bag: weight must be 2D, got {weight.dim()}D")
-    if input.dim() not in (1, 2):
-        raise ValueError(f"embedding_bag: input must be 1D or 2D, got {input.dim()}D")
-    if (input.dim() == 2) != (offsets is None):
-        raise ValueError("embedding_bag: offsets must be None for 2D input, whose rows are bags, and a 1D tensor for 1D input")
-    if offsets is not None and offsets.dim() != 1:
-        raise ValueError(f"embedding_bag: offsets must be 1D, got {offsets.dim()}D")
-
-
-def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: str) -> None:
-    """Select the plans of a small bag with these dtypes."""
-    if sparse:
-        _unique_rows_plan(1, 1, index, None, device)
-        index = torch.int32
-    _embedding_bag_plan(1, 1, 1, 1, dtype, mode, index, offset, None, False, False, device, True)
-
-
-@constant
-def _probed(
-    dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: torch.device
-) -> Sentence | None:
-    return sentence(_probe, dtype, mode, index, offset, sparse, str(device))
-
-
-def ask(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> None:
-    """Select the plans of the backward, or those of a small bag if the call is traced.
-
-    Raises:
-        Error: there is no plan.
-    """
-    if weights is not None and weights.is_complex():
-        raise make("unsupported", "embedding_bag", "per_sample_weights", "real like weight", "complex numbers")
-    if weights is not None and weights.dtype != weight.dtype and weight.dtype in FLOATS:  # torch's forward refuses it
-        wanted, hint = f"{dtype_name(weight.dtype)} like weight", "convert it with per_sample_weights.to(weight.dtype)"
-        raise make("invalid_problem", "embedding_bag", "per_sample_weights", wanted, dtype_name(weights.dtype), hint)
-    if offsets is None or not reach_plans(input, weight, offsets, weights):
-        require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
-        offset = input.dtype if offsets is None else offsets.dtype
-        require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offset, o.sparse, device_to_ask(weight)))
-        return
-    bags = max(len(offsets) - o.last, 0)
-    select(weight.shape, bags, len(input), weight.dtype, input.dtype, offsets.dtype, o, device_of(weight))
-
-
 class _Call(NamedTuple):
     """A checked call of embedding_bag whose backward has plans."""
 
@@ -102,36 +40,6 @@ class _Call(NamedTuple):
     weights: Tensor | None
     options: Options
     bags: int | None  # how many of the bags are returned; None: all
-
-
-def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """The values of a nested tensor [bags, positions], and the start of each bag; if jagged, also the end of the last."""
-    if nested.dim() != 2:
-        raise make("invalid_problem", NAME, "input", "of rank 2, [bags, positions], where it is nested", f"rank {nested.dim()}")
-    if nested.layout is torch.jagged:
-        parts: Any = nested
-        parts = parts if parts.lengths() is None else parts.contiguous()
-        return parts.values(), parts.offsets()
-    rows = nested.unbind()
-    starts = [0, *itertools.accumulate(len(row) for row in rows)][: len(rows)]
-    numbers = torch.cat(rows) if rows else torch.empty(0, dtype=nested.dtype, device=nested.device)
-    return numbers, torch.tensor(starts, dtype=torch.int64, device=nested.device)
-
-
-def _flat_nested(input: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, int | None]:
-    """Nested bags as indices, offsets, per-sample weights and the number of bags to return.
-
-    Numbers behind the last bag of a jagged tensor are a bag more, which is not returned: no value has to be read for that.
-    """
-    indices, offsets = _rows(input)
-    if weights is not None:
-        if not weights.is_nested:
-            raise make("invalid_problem", NAME, "per_sample_weights", "nested like input", "a tensor that is not", "nest it")
-        weights, others = _rows(weights)
-        same = others is offsets or (offsets.shape == others.shape and (unreadable(offsets) or torch.equal(offsets, others)))
-        if weights.shape != indices.shape or not same:
-            raise make("invalid_problem", NAME, "per_sample_weights", "of the shape of input", "other lengths of bags")
-    return indices, offsets, weights, len(offsets) - 1 if input.layout is torch.jagged else None
 
 
 def prepare(
@@ -152,31 +60,31 @@ def prepare(
     if input.is_nested:
         if offsets is not None:
             raise ValueError("embedding_bag: offsets must be None for nested input, whose rows are bags")
-        input, given, weights, nested = _flat_nested(input, weights)
-    _check(input, weight, given if offsets is None else offsets, weights)
+        input, given, weights, nested = flat_nested(input, weights)
+    check_shapes(input, weight, given if offsets is None else offsets, weights)
     o = options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
     if o.sparse:
         refuse_distributed("embedding_bag", "sparse", input, weight, weights)
     if offsets is None:
         o = o._replace(last=False)
         if is_distributed(input, weight, weights):
-            ask(input, weight, given, weights, o)
+            select_or_raise(input, weight, given, weights, o)
             return _Call(input, weight, given, weights, o, nested)
         if given is None:
             count, width = input.shape
             given = torch.arange(count, dtype=input.dtype, device=input.device) * width
             input = input.reshape(-1)
             weights = None if weights is None else weights.reshape(-1)
-        ask(input, weight, given, weights, o)
+        select_or_raise(input, weight, given, weights, o)
         return _Call(input, weight, given, weights, o, nested)
-    ask(input, weight, offsets, weights, o)
+    select_or_raise(input, weight, offsets, weights, o)
     check_offsets(input, offsets, o)
     if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
         input, weights = input[:0], None if weights is None else weights[:0]
     return _Call(input, weight, offsets, weights, o, nested)
 
 
-def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
+def run_prepared(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
     """Run a prepared call."""
     if max_norm is not None:
         refuse_distributed("embedding_bag", "max_norm", c.weight, c.input)
@@ -245,18 +153,18 @@ def embedding_bag(
         padding_idx,
     )  # fmt: skip
     try:
-        done = eager(*arguments)
+        done = run_eager(*arguments)
         if done is not None:
             return done
         if is_overridden((input, weight, offsets, per_sample_weights)):
             return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
         if is_jit_tracing():
             return _torch_embedding_bag(*arguments)
-        c = named(
+        c = with_public_names(
             NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
             include_last_offset, padding_idx,
         )  # fmt: skip
-        return call(c, max_norm, norm_type)
+        return run_prepared(c, max_norm, norm_type)
     except RuntimeError as error:
         if "idx" not in str(error) or isinstance(error, Error):  # of torch's mode "max", which does not name the number of rows
             raise

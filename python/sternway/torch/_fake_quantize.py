@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
-from ._autograd.dispatch import named
-from ._autograd.fake_quantize import NAME, ask, call, eager, traced_by_torch
+from ._autograd.dispatch import with_public_names
+from ._autograd.fake_quantize import NAME, run_eager, run_general, select_or_raise, traced_by_torch
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
@@ -63,7 +63,7 @@ def fake_quantize_per_token(
         >>> x.grad.tolist()  # 3.8 and -100 are outside the range
         [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
-    done = eager(x, scale, zero_point, quant_min, quant_max)
+    done = run_eager(x, scale, zero_point, quant_min, quant_max)
     if done is not None:
         return done
     if is_overridden((x, scale, zero_point)):
@@ -79,5 +79,5 @@ def fake_quantize_per_token(
     inputs = x, scale, zero_point
     if is_jit_tracing():
         return traced_by_torch(x, scale, zero_point, (quant_min, quant_max))
-    named(f"sternway.torch.{NAME}", {"dy": "x"}, ask, *inputs, quant_min, quant_max)
-    return call(*inputs, quant_min, quant_max)
+    with_public_names(f"sternway.torch.{NAME}", {"dy": "x"}, select_or_raise, *inputs, quant_min, quant_max)
+    return run_general(*inputs, quant_min, quant_max)

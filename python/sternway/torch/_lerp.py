@@ -13,8 +13,8 @@ from torch import Tensor
 from .._arrays import dtype_name
 from ..errors import make
 from ._autograd.calls import FLOATS, is_bool, require_tensors
-from ._autograd.dispatch import named
-from ._autograd.lerp import WEIGHTS, ask, call, eager, torch_lerp
+from ._autograd.dispatch import with_public_names
+from ._autograd.lerp import WEIGHTS, run_eager, run_general, select_or_raise, torch_lerp
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._signatures import Lerp
@@ -38,7 +38,7 @@ def _as_torch(lerp: Callable[..., Tensor]) -> Lerp:
     def operation(input: Any, end: Any, weight: Any, *, out: Tensor | None = None) -> Tensor:
         if out is not None:
             return torch.lerp(input, end, weight, out=out)
-        done = eager(input, end, weight)
+        done = run_eager(input, end, weight)
         if done is not None:
             return done
         if is_overridden((input, end, weight)):
@@ -82,4 +82,4 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
         return torch_lerp(input, end, weight)
     if isinstance(weight, Tensor) and weight.is_complex():
         raise make("unsupported", _NAME, "weight", "real like input", dtype_name(weight.dtype))
-    return call(input, end, weight, named(_NAME, _OPERANDS, ask, input, end, weight))
+    return run_general(input, end, weight, with_public_names(_NAME, _OPERANDS, select_or_raise, input, end, weight))

@@ -81,11 +81,11 @@ def turned(c: Convention, call: Call) -> Any:
     batched = cos.dim() == 4 and inputs[0].dim() == 3
     inputs = [x[None] for x in inputs] if batched else inputs
     columns = "neighbours" if c.table == "neighbours" else "halves"
-    how = (cos, sin, dim, c.pairing, rotary_dim, head_dim - rotary_dim if c.at_end else 0, columns)
+    arguments = (cos, sin, dim, c.pairing, rotary_dim, head_dim - rotary_dim if c.at_end else 0, columns)
     if len(inputs) == 2 and inputs[0].dtype == inputs[1].dtype:
-        results = rotate_by_tables(inputs, *how)
+        results = rotate_by_tables(inputs, *arguments)
     else:
-        results = [rotate_by_tables([x], *how)[0] for x in inputs]
+        results = [rotate_by_tables([x], *arguments)[0] for x in inputs]
     results = [(y[0] if batched else y).to(dtype) for y, dtype in zip(results, outputs, strict=True)]
     if isinstance(c.outputs, torch.dtype):
         return results[0]

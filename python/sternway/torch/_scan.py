@@ -12,10 +12,10 @@ from torch import Tensor
 from .._kinds import EXTREMA
 from ..errors import make
 from ._autograd.calls import FLOATS, flag, require_tensors
-from ._autograd.dispatch import named
+from ._autograd.dispatch import with_public_names
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
-from ._autograd.scan import ask, call, dim_of, eager
+from ._autograd.scan import dim_of, run_eager, run_general, select_or_raise
 from ._autograd.scan_gradient import FORWARDS, torch_forward
 from ._signatures import Pair, Scan, ScanWithDType
 
@@ -30,11 +30,11 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     if x.dtype not in FLOATS or where is None or is_jit_tracing():
         y = torch_forward(x, kind, dim, reverse)  # or torch's own error
         return getattr(torch.return_types, kind)(y) if kind in EXTREMA else y
-    done = eager(x, kind, where, reverse)  # with dim as an int
+    done = run_eager(x, kind, where, reverse)  # with dim as an int
     if done is not None:
         return done
-    named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, where, reverse)
-    return call(x, kind, where, reverse)
+    with_public_names(f"sternway.torch.{kind}", {"shape": "x"}, select_or_raise, x, kind, where, reverse)
+    return run_general(x, kind, where, reverse)
 
 
 @overload
@@ -48,7 +48,7 @@ def _as_torch(scan: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(scan)
     def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> Any:
         if not torchs:
-            done = eager(x, name, dim, reverse)
+            done = run_eager(x, name, dim, reverse)
             if done is not None:
                 return done
             if is_overridden((x,)):
@@ -142,10 +142,7 @@ def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
         y, of x's shape and dtype.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -171,10 +168,7 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
         y, of x's shape and dtype.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -200,10 +194,7 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         values in scan order wins.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -228,10 +219,7 @@ def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         a named tuple of values and indices, as for :func:`cummax`.
 
     Raises:
-        IndexError: dim out of range.
-        InvalidProblemError: reverse is no bool.
-        UnsupportedError: a rank, memory layout or device without a kernel.
-        TypeError: x is no tensor.
+        IndexError, InvalidProblemError, UnsupportedError, TypeError: as for :func:`cumsum`.
 
     Example:
         >>> import torch, sternway.torch as st

@@ -19,12 +19,12 @@ from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import is_overridden
 from ._autograd.scan_gradient import FORWARDS
 from ._autograd.tangents import count_jvps, has_tangents
-from ._embedding import call as call_embedding
 from ._embedding import embedding
 from ._embedding import prepare as prepare_embedding
-from ._embedding_bag import call as call_embedding_bag
+from ._embedding import run_prepared as call_embedding
 from ._embedding_bag import embedding_bag
 from ._embedding_bag import prepare as prepare_embedding_bag
+from ._embedding_bag import run_prepared as call_embedding_bag
 from ._lerp import number_of
 
 Arguments = dict[str, Any]
@@ -45,47 +45,47 @@ class Served(NamedTuple):
     prepare: Callable[[Arguments, bool], Prepared | None]
     """Prepares our call of arguments by name, with our own forward if the flag says so; None or an error of a plan, or of torch
     for wrong arguments: torch does it."""
-    eager: Callable[..., Any]
+    run_eager: Callable[..., Any]
     """Does an ordinary eager call of all arguments in order, and the flag. Returns None if prepare has to be asked."""
     has_forward: bool = False
     """Whether we have a forward, too: calls that record no gradient are then ours as well, unless the flag is off."""
 
 
 def _scan_of(kind: str) -> Served:
-    def prepare(given: Arguments, own: bool) -> Prepared | None:
+    def prepare(given: Arguments, use_our_forward: bool) -> Prepared | None:
         x = given["input"]
         dim = scan.dim_of(x, given["dim"]) if isinstance(x, Tensor) else None
         if dim is None or x.dtype not in FLOATS:
             return None
-        scan.ask(x, kind, dim, False)
-        return scan.call, (x, kind, dim, False)
+        scan.select_or_raise(x, kind, dim, False)
+        return scan.run_general, (x, kind, dim, False)
 
-    def eager(x: Any, dim: Any, own: bool) -> Any:
-        return scan.eager(x, kind, dim, False, own)
+    def run_eager(x: Any, dim: Any, use_our_forward: bool) -> Any:
+        return scan.run_eager(x, kind, dim, False, use_our_forward)
 
-    return Served(kind, (torch, torch.Tensor), ("input", "dim"), (), prepare, eager, True)
+    return Served(kind, (torch, torch.Tensor), ("input", "dim"), (), prepare, run_eager, True)
 
 
-def _prepare_lerp(given: Arguments, own: bool) -> Prepared | None:
+def _prepare_lerp(given: Arguments, use_our_forward: bool) -> Prepared | None:
     input, end, weight = given["input"], given["end"], number_of(given["weight"])
     if not lerp_autograd.is_ours(input, end, weight):
         return None
-    return lerp_autograd.call, (input, end, weight, lerp_autograd.ask(input, end, weight))
+    return lerp_autograd.run_general, (input, end, weight, lerp_autograd.select_or_raise(input, end, weight))
 
 
-def _prepare_embedding_bag(given: Arguments, own: bool) -> Prepared | None:
+def _prepare_embedding_bag(given: Arguments, use_our_forward: bool) -> Prepared | None:
     max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
     return call_embedding_bag, (prepare_embedding_bag(**given), max_norm, norm_type)
 
 
-def _prepare_embedding(given: Arguments, own: bool) -> Prepared | None:
+def _prepare_embedding(given: Arguments, use_our_forward: bool) -> Prepared | None:
     max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
     return call_embedding, (prepare_embedding(**given), max_norm, norm_type)
 
 
-def _without_flag(eager: Callable[..., Any]) -> Callable[..., Any]:
+def _without_flag(run_eager: Callable[..., Any]) -> Callable[..., Any]:
     """An eager call of an operation whose forward is torch's in any case."""
-    return lambda *arguments: eager(*arguments[:-1])
+    return lambda *arguments: run_eager(*arguments[:-1])
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -98,9 +98,13 @@ _FUNCTIONAL = (torch.nn.functional,)
 
 SERVED = (
     *map(_scan_of, FORWARDS),
-    Served("lerp", (torch, torch.Tensor), ("input", "end", "weight"), (), _prepare_lerp, _without_flag(lerp_autograd.eager)),
-    Served("embedding_bag", _FUNCTIONAL, *_parameters(embedding_bag), _prepare_embedding_bag, _without_flag(bag_eager.eager)),
-    Served("embedding", _FUNCTIONAL, *_parameters(embedding), _prepare_embedding, _without_flag(embedding_autograd.eager)),
+    Served(
+        "lerp", (torch, torch.Tensor), ("input", "end", "weight"), (), _prepare_lerp, _without_flag(lerp_autograd.run_eager)
+    ),
+    Served(
+        "embedding_bag", _FUNCTIONAL, *_parameters(embedding_bag), _prepare_embedding_bag, _without_flag(bag_eager.run_eager)
+    ),
+    Served("embedding", _FUNCTIONAL, *_parameters(embedding), _prepare_embedding, _without_flag(embedding_autograd.run_eager)),
 )
 
 
@@ -131,12 +135,12 @@ def _has_other_tangents(served: Served) -> bool:
     return has_tangents() and not (torch in served.homes and count_jvps() == 1)
 
 
-def prepared(served: Served, given: Arguments, own: bool) -> Prepared | None:
+def prepared(served: Served, given: Arguments, use_our_forward: bool) -> Prepared | None:
     """How we do a call of torch; None: it stays with torch."""
     values = tuple(given.values())
     if _has_other_tangents(served) or is_jit_tracing() or not all_plain(values) or is_overridden(values):
         return None
     try:
-        return served.prepare(given, own)
+        return served.prepare(given, use_our_forward)
     except (Error, ValueError, RuntimeError):  # no plan does it, or arguments that torch refuses as well
         return None

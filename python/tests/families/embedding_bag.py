@@ -51,7 +51,7 @@ def build(
         inputs["weight"] = maker.floats((rows, dim))
     if mode == "max":
         pick = torch.rand(bags, dim, generator=maker.generator)
-        inputs["max_indices"] = winners(inputs["indices"].cpu(), ends, padding, rows, pick).to(maker.device, index)
+        inputs["max_indices"] = max_indices(inputs["indices"].cpu(), ends, padding, rows, pick).to(maker.device, index)
     fields = {
         "num_embeddings": rows, "embedding_dim": dim, "num_bags": bags, "total_indices": total, "mode": mode,
         "index_dtype": name_of(index), "offset_dtype": name_of(offset), "padding_idx": padding,
@@ -60,7 +60,7 @@ def build(
     return fields, inputs
 
 
-def winners(indices: torch.Tensor, ends: torch.Tensor, padding: int | None, rows: int, pick: torch.Tensor) -> torch.Tensor:
+def max_indices(indices: torch.Tensor, ends: torch.Tensor, padding: int | None, rows: int, pick: torch.Tensor) -> torch.Tensor:
     """For each bag and column any of the indices that count there; row 0 where none does, as torch's CPU forward leaves it."""
     out = torch.zeros(pick.shape, dtype=torch.int64)
     for b in range(len(pick)):
@@ -189,7 +189,7 @@ def call(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
 def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     rows = draw(st.integers(1, 20))
     integers = st.sampled_from((torch.int32, torch.int64))
-    mode = draw(st.sampled_from(("sum", "mean")))  # the winners of max follow from indices, whatever their layout
+    mode = draw(st.sampled_from(("sum", "mean")))  # the max_indices follow from indices, whatever their layout
     return {
         "rows": rows, "longest": draw(st.sampled_from((1, 4, 40))), "mode": mode, "weighted": draw(st.booleans()),
         "single": draw(st.booleans()),

@@ -10,9 +10,19 @@ from torch import Tensor
 from ..._embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ...errors import make
 from .bag_problem import MODES, NAME, Options, check_offsets
-from .calls import materialized
+from .calls import resolve
 from .dispatch import run_operator
-from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traceable, way
+from .operators import (
+    Gradients,
+    apply,
+    differentiable,
+    is_distributed,
+    is_exporting,
+    is_intercepted,
+    recorded_call,
+    traceable,
+    vmap_by_loop,
+)
 from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
 from .tangents import Inputs
 
@@ -32,7 +42,7 @@ def _weight_gradient(
     reduction: Any = mode  # a schema of torch has no Literal
     return embedding_bag_backward(
         dy, indices, offsets, num_embeddings=num_embeddings, mode=reduction, padding_idx=padding_idx,
-        per_sample_weights=None if per_sample_weights is None else materialized(per_sample_weights),
+        per_sample_weights=None if per_sample_weights is None else resolve(per_sample_weights),
         include_last_offset=include_last_offset, scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
     )  # fmt: skip
 
@@ -41,8 +51,8 @@ def _sample_gradient(
     dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
 ) -> Tensor:
     return embedding_bag_per_sample_weights_backward(
-        materialized(dy),
-        materialized(weight),
+        resolve(dy),
+        resolve(weight),
         indices,
         offsets,
         padding_idx=padding_idx,
@@ -84,13 +94,13 @@ def _(dy: Tensor, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
     return dy.new_empty(indices.shape)
 
 
-_weight_operator.register_vmap(each("embedding_bag", _weight_operator))
-_sample_operator.register_vmap(each("embedding_bag", _sample_operator))
+_weight_operator.register_vmap(vmap_by_loop("embedding_bag", _weight_operator))
+_sample_operator.register_vmap(vmap_by_loop("embedding_bag", _sample_operator))
 
 
 def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
     """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
-    dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
+    dy, indices, offsets, weights, max_indices, _, mode, padding, last, by_frequency = inputs
     (g,) = grads
     _refuse_distributed(dy)
     o = Options(mode, padding, last, by_frequency=False, sparse=False)
@@ -101,8 +111,10 @@ def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[boo
             counted[offsets[-1] :] = 0
         frequency = g.new_zeros(len(g)).index_add(0, indices, counted)
         g = g / frequency.clamp(min=1)[:, None]
-    if needs[0] and winners is not None:
-        ddy = g.gather(0, winners.long().clamp(min=0)).masked_fill(_without_winner(winners, indices, offsets, len(g), o), 0)
+    if needs[0] and max_indices is not None:
+        ddy = g.gather(0, max_indices.long().clamp(min=0)).masked_fill(
+            _without_maximum(max_indices, indices, offsets, len(g), o), 0
+        )
     elif needs[0]:
         ddy = _apply(indices, g, offsets, weights, o)
     if needs[3]:
@@ -135,10 +147,10 @@ _SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
 def reduced(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
     """The bags, and in mode "max" the row of weight that each element is of."""
     mode = MODES.index(o.mode)
-    y, _, _, winners = torch.embedding_bag(
+    y, _, _, max_indices = torch.embedding_bag(
         weight, indices, offsets, o.by_frequency, mode, o.sparse, weights, o.last, o.padding
     )  # fmt: skip
-    return y, winners
+    return y, max_indices
 
 
 class _EmbeddingBag(torch.autograd.Function):
@@ -149,8 +161,8 @@ class _EmbeddingBag(torch.autograd.Function):
 
     @staticmethod
     def forward(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
-        y, winners = reduced(weight, weights, indices, offsets, o)
-        return y, winners if o.mode == "max" else indices.new_empty(0)
+        y, max_indices = reduced(weight, weights, indices, offsets, o)
+        return y, max_indices if o.mode == "max" else indices.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -162,52 +174,52 @@ class _EmbeddingBag(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
         return gradients(ctx, dy)
 
-    vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
+    vmap = staticmethod(vmap_by_loop("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
 
 
 _embedding_bag = traceable(_EmbeddingBag)
 
 
 def save(
-    ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, winners: Tensor
+    ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, max_indices: Tensor
 ) -> None:
     ctx.set_materialize_grads(False)
     ctx.options, ctx.rows, ctx.leaf = o, weight.shape[0], leaf_of(weight) if o.sparse else None
     table = weight if weights is not None and ctx.needs_input_grad[1] else None
-    ctx.save_for_backward(table, weights, indices, offsets, winners if o.mode == "max" else None)
+    ctx.save_for_backward(table, weights, indices, offsets, max_indices if o.mode == "max" else None)
 
 
 def gradients(ctx: Any, dy: Tensor | None) -> Gradients:
     if dy is None:
         return (None,) * 5
-    weight, weights, indices, offsets, winners = ctx.saved_tensors
+    weight, weights, indices, offsets, max_indices = ctx.saved_tensors
     o: Options = ctx.options
     if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
         offsets, o = offsets[:-1], o._replace(last=False)
-    dy = materialized(dy)
+    dy = resolve(dy)
     dweight = dweights = None
     if ctx.needs_input_grad[0] and o.sparse:
         dweight = _sparse(dy, indices, offsets, weights, ctx.rows, ctx.leaf, o)
     elif ctx.needs_input_grad[0]:
-        gradient = way(dy, _WEIGHT_GRADIENT) or _weight_gradient
-        dweight = gradient(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
+        gradient = recorded_call(dy, _WEIGHT_GRADIENT) or _weight_gradient
+        dweight = gradient(dy, indices, offsets, weights, max_indices, ctx.rows, *o[:4])
     if ctx.needs_input_grad[1]:
-        dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
+        dweights = (recorded_call(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
     return dweight, dweights, None, None, None
 
 
-def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:
+def _without_maximum(max_indices: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:
     """Elements of bags without a counted position, in which torch's CPU forward leaves row 0."""
     ones = torch.ones(rows, 1, device=indices.device)
     counted = torch.embedding_bag(ones, indices, offsets, False, 0, False, None, o.last, o.padding)
-    return (winners < 0) | (counted[0] == 0)
+    return (max_indices < 0) | (counted[0] == 0)
 
 
 def _sparse(
     dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, leaf: Leaf | None, o: Options
 ) -> Tensor:
     """The gradient of the table as a sparse tensor."""
-    if torch.compiler.is_compiling() or intercepted(dy):
+    if torch.compiler.is_compiling() or is_intercepted(dy):
         return sparse_operator(dy, indices, offsets, weights, rows, *o[:4])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
@@ -238,7 +250,7 @@ def _(
     return _EmbeddingBag.forward(weight, weights, indices, offsets, Options(mode, padding, *o))
 
 
-_operator.register_vmap(each("embedding_bag", _operator))
+_operator.register_vmap(vmap_by_loop("embedding_bag", _operator))
 
 
 def _set_up_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -257,7 +269,7 @@ def bags(indices: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tenso
     offsets: None where operands are DTensors and each row of the indices is a bag.
     """
     tensors = weight, weights, indices, offsets
-    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    traced = is_exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
     if offsets is None or traced or is_distributed(*tensors):
         operands = "weight", "per_sample_weights", "input", "offsets"
         y, _ = run_operator("embedding_bag", "embedding_bag", operands, *tensors, o.padding, o.mode, *o[2:])

@@ -12,7 +12,7 @@ from ..._arrays import device_name
 from ..._embedding_bag import EmbeddingBagBackwardPlan
 from .bag import gradients, reduced, save
 from .bag_problem import Options, check_offsets, options, select
-from .eager import bare_apply, is_eager, is_final, is_plain
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 
 
 class Steps(NamedTuple):
@@ -48,7 +48,7 @@ def _steps(
     return Steps(o, select(table, bags, indices.numel(), dtype, index, offset, o, device_name(device)))
 
 
-def eager(
+def run_eager(
     input: Any, weight: Any, offsets: Any, max_norm: Any, norm_type: Any, by_frequency: Any, mode: Any, sparse: Any,
     weights: Any, last: Any, padding: Any,
 ) -> Tensor | None:  # fmt: skip
@@ -87,22 +87,22 @@ class _EagerBag(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, steps: Steps) -> Tensor:
         o = steps.options
-        y, winners = reduced(weight, weights, indices, offsets, o)
+        y, max_indices = reduced(weight, weights, indices, offsets, o)
         ctx.plan = steps.plan
-        save(ctx, weight, weights, indices, offsets, o, winners)
+        save(ctx, weight, weights, indices, offsets, o, max_indices)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> Any:
-        if dy is not None and ctx.plan is not None and ctx.needs_input_grad[:2] == (True, False) and is_final(dy):
-            _, weights, indices, offsets, winners = ctx.saved_tensors
+        if dy is not None and ctx.plan is not None and ctx.needs_input_grad[:2] == (True, False) and needs_no_graph(dy):
+            _, weights, indices, offsets, max_indices = ctx.saved_tensors
             if ctx.options.last and dy.is_cuda:
                 offsets = offsets[:-1]
             dweight = dy.new_empty((ctx.rows, dy.shape[1]))
             operands = {"dy": dy, "indices": indices, "offsets": offsets, "dweight": dweight}
-            if ctx.plan._run_plain({**operands, "per_sample_weights": weights, "max_indices": winners}):
+            if ctx.plan._run_plain({**operands, "per_sample_weights": weights, "max_indices": max_indices}):
                 return dweight, None, None, None, None
         return gradients(ctx, dy)
 
 
-_apply = bare_apply(_EagerBag)
+_apply = apply_in_c(_EagerBag)

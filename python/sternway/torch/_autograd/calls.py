@@ -12,7 +12,7 @@ from ..._arrays import dtype_name
 from ..._descriptor import is_numpy_bool
 from ..._types import FloatName
 from ...errors import make
-from .operators import PLAIN, traced
+from .operators import PLAIN, is_traced
 
 FLOATS: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in get_args(FloatName))
 
@@ -76,7 +76,7 @@ def integer(name: str, option: str, value: Any) -> int:
     raise make("invalid_problem", f"sternway.torch.{name}", option, "an integer", _shown(value))
 
 
-def materialized(x: Tensor) -> Tensor:
+def resolve(x: Tensor) -> Tensor:
     """x with its values in memory. A gradient may be lazily negated, sparse, or zeros without storage (torch's zero tensors).
 
     Every backward calls it first. It can be differentiated.
@@ -95,7 +95,7 @@ def strides_like(x: Tensor) -> tuple[int, ...] | None:
 
     It does so for a traced or batched x, and for a subclass, such as a DTensor.
     """
-    if traced() or x.is_contiguous() or type(x) not in PLAIN:
+    if is_traced() or x.is_contiguous() or type(x) not in PLAIN:
         return None
     return torch.empty_like(x, device="meta").stride()
 

@@ -16,27 +16,12 @@ from ..._dequantize import (
     dequantize_per_token_backward,
     dequantize_plan,
 )
-from .calls import materialized
+from . import quantize
+from .calls import resolve
 from .constants import constant
-from .dispatch import Sentence, device_to_ask, reach_plans, require, run_operator, sentence
-from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import by_formula, differentiable, exporting, in_front, is_distributed, traceable, way
-from .quantize import (
-    Facts,
-    batched,
-    column,
-    fake_gradients,
-    fits,
-    kept_dtype,
-    kept_scale,
-    laid_out,
-    learned,
-    needs_gradient,
-    padded,
-    per_token_gradients,
-    rounded,
-    run_forward,
-)  # fmt: skip
+from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .operators import batch_first, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable
 
 NAME = "dequantize_per_token"
 
@@ -44,48 +29,48 @@ NAME = "dequantize_per_token"
 @torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
 def _operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """dequantize_per_token_backward as an operator, for calls that torch must see."""
-    return padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
+    return quantize.padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
 
 
 @_operator.register_fake
 def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(dy, scale, zero_point)
+    return quantize.fake_gradients(dy, scale, zero_point)
 
 
 def _formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     wide = torch.promote_types(dy.dtype, torch.float32)
-    zero = 0 if zero_point is None else column(zero_point, q).to(wide)
-    s, g = column(scale, q).to(wide), dy.to(wide)
+    zero = 0 if zero_point is None else quantize.column(zero_point, q).to(wide)
+    s, g = quantize.column(scale, q).to(wide), dy.to(wide)
     dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
     dzero = None
-    if zero_point is not None and learned(zero_point):
+    if zero_point is not None and quantize.learned(zero_point):
         dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return padded((g * s).to(dy.dtype), dscale, dzero)
+    return quantize.padded((g * s).to(dy.dtype), dscale, dzero)
 
 
-_operator.register_vmap(batched(NAME, _operator))
+_operator.register_vmap(quantize.batched(NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
 def by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward in torch's operations."""
-    s = column(scale, q).to(torch.promote_types(dtype, torch.float32))
-    shifted = q if zero_point is None else q.to(s.dtype) - column(zero_point, q).to(s.dtype)
-    return rounded(shifted * s, dtype)
+    s = quantize.column(scale, q).to(torch.promote_types(dtype, torch.float32))
+    shifted = q if zero_point is None else q.to(s.dtype) - quantize.column(zero_point, q).to(s.dtype)
+    return quantize.rounded(shifted * s, dtype)
 
 
 def _gradients(
     dy: Tensor, q: Tensor, scale: Tensor, zero_point: Tensor | None, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of q (None), scale and zero_point, with the operations on dy recorded if they must be."""
-    dy, q, scale = (materialized(t) for t in (dy, q, scale))
-    zero_point = None if zero_point is None else materialized(zero_point)
-    kept = kept_scale(scale, dy)
-    if call := way(dy, _GRADIENT):
-        grads = call(dy, kept, q, zero_point)
+    dy, q, scale = (resolve(t) for t in (dy, q, scale))
+    zero_point = None if zero_point is None else resolve(zero_point)
+    factor = quantize.kernel_scale(scale, dy)
+    if call := recorded_call(dy, _GRADIENT):
+        grads = call(dy, factor, q, zero_point)
     else:
-        grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
-    return None, rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
+        grads = dequantize_per_token_backward(dy, factor, q=q, zero_point=zero_point)
+    return None, quantize.rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
 
 
 class Steps(NamedTuple):
@@ -97,7 +82,9 @@ class Steps(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Facts | None, dtype: torch.dtype) -> Steps | None:
+def _steps(
+    shape: torch.Size, qdtype: torch.dtype, scale: quantize.Facts, zero_point: quantize.Facts | None, dtype: torch.dtype
+) -> Steps | None:
     """The steps of a dequantization, from a cache; None: it takes the general way.
 
     Args:
@@ -107,14 +94,14 @@ def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Fac
     Raises:
         Error: there is no plan.
     """
-    if qdtype not in (torch.int8, torch.uint8) or not fits(shape, dtype, scale, zero_point):
+    if qdtype not in (torch.int8, torch.uint8) or not quantize.fits(shape, dtype, scale, zero_point):
         return None
     _, scale_dtype, device = scale
     problem = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
     return Steps(dtype, dequantize_forward_plan(*problem), dequantize_plan(*problem))
 
 
-def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
+def run_eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
     """Dequantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (is_eager(q) and is_plain(scale) and (zero_point is None or is_plain(zero_point)) and q.device == scale.device):
         return None
@@ -132,7 +119,7 @@ def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
     if learned:
         return _apply(q, scale, zero_point, steps)  # type: ignore[no-any-return]
     y = torch.empty_like(q, dtype=steps.dtype)
-    return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
+    return quantize.run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
 
 
 class _DequantizeEager(torch.autograd.Function):
@@ -144,7 +131,7 @@ class _DequantizeEager(torch.autograd.Function):
         ctx.save_for_backward(q, scale, zero_point)
         ctx.set_materialize_grads(False)
         y = torch.empty_like(q, dtype=steps.dtype)
-        return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
+        return quantize.run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -153,14 +140,14 @@ class _DequantizeEager(torch.autograd.Function):
         steps: Steps = ctx.steps
         q, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
-            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
+        if needs_no_graph(dy) and dy.dtype is steps.dtype:
+            grads = quantize.per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, **grads}):
                 return None, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, q, scale, zero_point, needs), None
 
 
-_apply = bare_apply(_DequantizeEager)
+_apply = apply_in_c(_DequantizeEager)
 
 
 class _Dequantize(torch.autograd.Function):
@@ -190,7 +177,7 @@ _dequantize = traceable(_Dequantize)
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
 def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward as an operator, for DTensors, and for torch.export, which drops the backward of an autograd.Function."""
-    return laid_out(by_torch(q, scale, zero_point, dtype), q)
+    return quantize.laid_out(by_torch(q, scale, zero_point, dtype), q)
 
 
 @_exported.register_fake
@@ -200,7 +187,7 @@ def _(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
+    return _exported(*batch_first(info, in_dims, inputs)), 0
 
 
 _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
@@ -209,26 +196,26 @@ _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setu
 @constant
 def _probed(
     rank: int, dtype: torch.dtype, qdtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device
-) -> Sentence | None:
-    return sentence(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
+) -> ErrorParts | None:
+    return selection_error(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
 
 
-def ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
+def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
     """Select the plan of the backward, or that of a small problem if the call is traced.
 
     Raises:
         Error: there is no plan.
     """
-    scale_dtype = kept_dtype(scale, dtype)
-    if reach_plans(q, scale, zero_point):
+    scale_dtype = quantize.kernel_scale_dtype(scale, dtype)
+    if runs_plan_directly(q, scale, zero_point):
         dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
     else:
         require(NAME, _probed(q.dim(), dtype, q.dtype, scale_dtype, device_to_ask(q)))
 
 
-def call(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Dequantize in the general way; ``ask`` found the plans."""
+def run_general(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Dequantize in the general way; ``select_or_raise`` found the plans."""
     inputs = q, scale, zero_point, dtype
-    if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
+    if (is_exporting() and quantize.needs_gradient(scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _dequantize(*inputs)  # type: ignore[no-any-return]

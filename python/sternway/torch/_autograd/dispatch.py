@@ -1,7 +1,7 @@
 """Decides whether a plan or torch does a call. This happens before the forward runs, as a backward cannot hand the call back.
 
-Each drop-in has a function ``ask`` that selects the plan of its backward, and raises the error of the selection. A drop-in that
-was called by its name lets the error through, in its own words; accelerate() leaves such a call to torch.
+``select_or_raise`` of each drop-in selects the plan of its backward, and raises the error of the selection. A drop-in that was
+called by its name lets the error through, in its own words; accelerate() leaves such a call to torch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ...errors import Error, make, renamed
-from .operators import PLAIN, exporting, is_distributed, traced
+from .operators import PLAIN, is_distributed, is_exporting, is_traced
+from .sharding import sharding
 
 E = TypeVar("E", IndexError, RuntimeError)
 R = TypeVar("R")
-Sentence = tuple[str, str, str, str]
+ErrorParts = tuple[str, str, str, str]
 """The operand, wanted, got and hint of an error: plain constants, which torch.compile can keep."""
 
 
@@ -57,9 +58,7 @@ def run_operator(name: str, op: str, operands: tuple[str, ...], *inputs: Any) ->
         UnsupportedError: the operator has no sharding rule for these placements.
     """
     if is_distributed(*inputs):
-        from ..distributed._placements import require_rule
-
-        require_rule(name, op, operands, inputs)
+        sharding().require_rule(name, op, operands, inputs)
     return getattr(torch.ops.sternway, name).default(*inputs)
 
 
@@ -69,7 +68,7 @@ def _is_plain(x: Tensor) -> bool:
 
 def _stands_for_plain(x: Tensor) -> bool:
     """Whether x is the placeholder by which torch.export traces a plain tensor."""
-    return type(x).__name__ in ("FakeTensor", "FunctionalTensor") and x.layout is torch.strided and exporting()
+    return type(x).__name__ in ("FakeTensor", "FunctionalTensor") and x.layout is torch.strided and is_exporting()
 
 
 def all_plain(values: Iterable[Any]) -> bool:
@@ -77,20 +76,20 @@ def all_plain(values: Iterable[Any]) -> bool:
     return all(_is_plain(x) or _stands_for_plain(x) for x in values if isinstance(x, Tensor))
 
 
-def reach_plans(*tensors: Tensor | None) -> bool:
+def runs_plan_directly(*tensors: Tensor | None) -> bool:
     """Whether a plan is run on these tensors without torch seeing the call."""
-    if traced() or torch._C._len_torch_dispatch_stack():
+    if is_traced() or torch._C._len_torch_dispatch_stack():
         return False
     return all(x is None or _is_plain(x) for x in tensors)
 
 
 def device_to_ask(x: Tensor) -> torch.device:
     """The device on which a traced call selects a plan: the CPU for a tensor without values."""
-    without_values = x.is_meta or (type(x).__name__ == "FakeTensor" and not exporting())
+    without_values = x.is_meta or (type(x).__name__ == "FakeTensor" and not is_exporting())
     return torch.device("cpu") if without_values else x.device
 
 
-def sentence(select: Callable[..., Any], *problem: Any) -> Sentence | None:
+def selection_error(select: Callable[..., Any], *problem: Any) -> ErrorParts | None:
     """The parts of the error by which a selection fails; None: it succeeds."""
     try:
         select(*problem)
@@ -99,17 +98,17 @@ def sentence(select: Callable[..., Any], *problem: Any) -> Sentence | None:
     return None
 
 
-def require(op: str, refusal: Sentence | None) -> None:
+def require(op: str, refusal: ErrorParts | None) -> None:
     """Raise UnsupportedError with these parts, if there are any."""
     if refusal is not None:
         operand, wanted, got, hint = refusal
         raise make("unsupported", op, operand, wanted, got, hint)
 
 
-def named(op: str, operands: Mapping[str, str], ask: Callable[..., R], *arguments: Any) -> R:
+def with_public_names(op: str, operands: Mapping[str, str], select_or_raise: Callable[..., R], *arguments: Any) -> R:
     """Call ask(*arguments); an error names the drop-in and its operands instead of the plan's."""
     try:
-        return ask(*arguments)
+        return select_or_raise(*arguments)
     except Error as error:
         renamed(error, op, operands)
         raise
@@ -118,7 +117,7 @@ def named(op: str, operands: Mapping[str, str], ask: Callable[..., R], *argument
 def with_index(error: E, op: str, input: Tensor, weight: Tensor) -> E:
     """torch's error for an index out of range, with the index and the number of rows where the values are on the CPU."""
     rows = weight.shape[0] if weight.dim() else 0
-    if not reach_plans(input, weight) or input.device.type != "cpu":
+    if not runs_plan_directly(input, weight) or input.device.type != "cpu":
         return error
     outside = ((input < 0) | (input >= rows)).nonzero()
     if not len(outside):

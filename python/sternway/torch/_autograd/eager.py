@@ -49,7 +49,7 @@ def is_plain(x: Any) -> bool:
     return type(x) in _TYPES and x.layout is torch.strided
 
 
-def is_final(dy: Tensor) -> bool:
+def needs_no_graph(dy: Tensor) -> bool:
     """Whether a backward that got dy may run a plan without torch seeing it, as nobody differentiates or traces it.
 
     Tensors that a plan cannot read, such as those of ``is_grads_batched``, are refused by :meth:`Plan._run_plain`.
@@ -65,7 +65,7 @@ def is_final(dy: Tensor) -> bool:
     )
 
 
-def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def apply_in_c(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``function.apply`` as C code alone, for calls that pass :func:`is_eager`.
 
     Until torch 2.13 the method itself is Python, which looks for transforms and dead wrappers of tensors first.

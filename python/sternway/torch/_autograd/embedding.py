@@ -8,14 +8,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..._arrays import device_name
+from ..._arrays import device_name, device_of
 from ..._embedding import EmbeddingBackwardPlan, _embedding_plan, _expanded, _rows, embedding_backward
 from ..._unique_rows import _unique_rows_plan
 from ...errors import make
-from .calls import flag, integer, materialized
-from .dispatch import run_operator
-from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import Gradients, differentiable, each, exporting, intercepted, is_distributed, traceable, way
+from .calls import flag, integer, resolve
+from .constants import constant
+from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .operators import (
+    Gradients,
+    differentiable,
+    is_distributed,
+    is_exporting,
+    is_intercepted,
+    recorded_call,
+    traceable,
+    vmap_by_loop,
+)
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 from .tangents import Inputs
 
@@ -65,6 +75,32 @@ def select(
     return None
 
 
+def _probe(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: str) -> None:
+    """Select the plans of a small table with these dtypes."""
+    if sparse:
+        _unique_rows_plan(1, 1, index, None, device)
+        index = torch.int32
+    _embedding_plan(1, 1, 1, dtype, index, None, False, device)
+
+
+@constant
+def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.device) -> ErrorParts | None:
+    return selection_error(_probe, dtype, index, sparse, str(device))
+
+
+def select_or_raise(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | None:
+    """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if not runs_plan_directly(input, weight):
+        require_strided("embedding", input=input, weight=weight)
+        require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
+        return None
+    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight))
+
+
 def _weight_gradient(
     dy: Tensor, indices: Tensor, num_embeddings: int, padding_idx: int | None, scale_grad_by_freq: bool
 ) -> Tensor:
@@ -82,7 +118,7 @@ def _(dy: Tensor, _indices: Tensor, num_embeddings: int, *_: Any) -> Tensor:
     return dy.new_empty((num_embeddings, dy.shape[-1]))
 
 
-_weight_operator.register_vmap(each("embedding", _weight_operator))
+_weight_operator.register_vmap(vmap_by_loop("embedding", _weight_operator))
 
 
 def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
@@ -108,7 +144,7 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
     weight, indices, o, _ = inputs
     if in_dims[0] is None:
         return _Embedding.apply(weight, indices.movedim(in_dims[1], 0), o, None), 0
-    return each("embedding", lambda *inputs: _Embedding.apply(*inputs))(info, in_dims, *inputs)
+    return vmap_by_loop("embedding", lambda *inputs: _Embedding.apply(*inputs))(info, in_dims, *inputs)
 
 
 class _Embedding(torch.autograd.Function):
@@ -160,7 +196,7 @@ def _steps(
     return Steps(o, table, select(table, indices.numel(), dtype, index, o, device_name(device)))
 
 
-def eager(
+def run_eager(
     input: Any, weight: Any, padding: Any, max_norm: Any, norm_type: Any, by_frequency: Any, sparse: Any
 ) -> Tensor | None:
     """Look rows up as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
@@ -193,7 +229,7 @@ class _EagerEmbedding(torch.autograd.Function):
             return None, None, None
         o, table, plan = ctx.steps
         (indices,) = ctx.saved_tensors
-        if plan is not None and is_final(dy) and dy.is_contiguous():
+        if plan is not None and needs_no_graph(dy) and dy.is_contiguous():
             dweight = dy.new_empty(table)
             rows = dy if dy.dim() == 2 else dy.reshape(indices.numel(), table[1])
             if plan._run_plain({"dy": rows, "indices": indices.reshape(-1), "dweight": dweight}):
@@ -201,17 +237,17 @@ class _EagerEmbedding(torch.autograd.Function):
         return _gradient(dy, indices, table[0], o, plan, ctx.leaf), None, None
 
 
-_apply = bare_apply(_EagerEmbedding)
+_apply = apply_in_c(_EagerEmbedding)
 
 
 def _gradient(
     dy: Tensor, indices: Tensor, rows: int, o: Options, plan: EmbeddingBackwardPlan | None, leaf: Leaf | None
 ) -> Tensor:
     """The gradient of a table. leaf: the table itself, for the ``.grad`` of a sparse gradient."""
-    dy = materialized(dy)
+    dy = resolve(dy)
     if o.sparse:
         return _sparse(dy, indices, rows, leaf, o)
-    if call := way(dy, _WEIGHT_GRADIENT):
+    if call := recorded_call(dy, _WEIGHT_GRADIENT):
         return call(dy, indices, rows, o.padding, o.by_frequency)  # type: ignore[no-any-return]
     if plan is None or _expanded(dy, indices):
         return _weight_gradient(dy, indices, rows, o.padding, o.by_frequency)
@@ -223,7 +259,7 @@ def _gradient(
 
 def _sparse(dy: Tensor, indices: Tensor, rows: int, leaf: Leaf | None, o: Options) -> Tensor:
     """The gradient of the table as a sparse tensor."""
-    if torch.compiler.is_compiling() or intercepted(dy):
+    if torch.compiler.is_compiling() or is_intercepted(dy):
         return sparse_embedding_operator(dy, indices, rows, *o[:2])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
@@ -242,7 +278,7 @@ def _(weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
     return torch.embedding(weight, indices)
 
 
-_operator.register_vmap(each("embedding", _operator))
+_operator.register_vmap(vmap_by_loop("embedding", _operator))
 
 
 def _set_up_operator(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -254,7 +290,7 @@ _operator.register_autograd(lambda ctx, dy: (*_Embedding.backward(ctx, dy), None
 
 def look_up(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> Tensor:
     """Rows of weight, with the gradient of this file."""
-    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    traced = is_exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
     if traced or is_distributed(weight, indices):
         return run_operator("embedding", "embedding", ("weight", "input"), weight, indices, *o)  # type: ignore[no-any-return]
     return _embedding(weight, indices, o, plan)  # type: ignore[no-any-return]

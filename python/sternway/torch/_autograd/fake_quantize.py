@@ -17,27 +17,12 @@ from ..._fake_quantize import (
     fake_quantize_per_token_backward,
     fake_quantize_plan,
 )
-from .calls import materialized
+from . import quantize
+from .calls import resolve
 from .constants import constant
-from .dispatch import Sentence, device_to_ask, reach_plans, require, run_operator, sentence
-from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import by_formula, differentiable, exporting, in_front, is_distributed, traceable, way
-from .quantize import (
-    Facts,
-    batched,
-    column,
-    fake_gradients,
-    fits,
-    kept_dtype,
-    kept_scale,
-    laid_out,
-    learned,
-    needs_gradient,
-    padded,
-    per_token_gradients,
-    rounded,
-    run_forward,
-)  # fmt: skip
+from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .operators import batch_first, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable
 
 NAME = "fake_quantize_per_token"
 
@@ -52,19 +37,21 @@ def _operator(
     quant_max: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """fake_quantize_per_token_backward as an operator, for calls that torch must see."""
-    return padded(*fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max))
+    return quantize.padded(
+        *fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max)
+    )
 
 
 @_operator.register_fake
 def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(dy, scale, zero_point)
+    return quantize.fake_gradients(dy, scale, zero_point)
 
 
 def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
     """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    s = column(scale, x).to(wide)
-    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else column(zero_point, x).to(wide)
+    s = quantize.column(scale, x).to(wide)
+    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else quantize.column(zero_point, x).to(wide)
     if zero_point is not None and zero_point.is_floating_point():
         zero = zero.round().clamp(quant_min, quant_max)
     ratio = x.to(wide) / s.masked_fill(s == 0, 1.0)
@@ -93,12 +80,12 @@ def _formula(
     steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
     dscale = (g * torch.where(inside, steps - ratio, steps)).sum(-1).view(scale.shape).to(scale.dtype)
     dzero = None
-    if zero_point is not None and learned(zero_point):
+    if zero_point is not None and quantize.learned(zero_point):
         dzero = torch.where(inside, 0.0, -g * s).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return padded(torch.where(inside, dy, 0.0), dscale, dzero)
+    return quantize.padded(torch.where(inside, dy, 0.0), dscale, dzero)
 
 
-_operator.register_vmap(batched(NAME, _operator))
+_operator.register_vmap(quantize.batched(NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
@@ -109,7 +96,7 @@ Bounds = tuple[int, int]
 def _by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds) -> Tensor:
     """The forward in torch's operations."""
     _, zero, _, level, s = _levels(x, scale, zero_point, *bounds)
-    return rounded((level - zero) * s, x.dtype)
+    return quantize.rounded((level - zero) * s, x.dtype)
 
 
 def traced_by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds) -> Tensor:
@@ -122,8 +109,8 @@ def traced_by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds:
     inside = (t >= bounds[0]) & (t <= bounds[1])
     steps = torch.where(inside, level - zero - ratio, level - zero).detach()
     line = torch.where(inside, x, 0.0) + s * steps
-    if zero_point is not None and learned(zero_point):
-        line = line - torch.where(inside, 0.0, s.detach()) * column(zero_point, x)
+    if zero_point is not None and quantize.learned(zero_point):
+        line = line - torch.where(inside, 0.0, s.detach()) * quantize.column(zero_point, x)
     return y + (line - line.detach()).to(y.dtype)
 
 
@@ -131,18 +118,18 @@ def _gradients(
     dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of x, scale and zero_point, with the operations on dy recorded if they must be."""
-    dy, x, scale = (materialized(t) for t in (dy, x, scale))
-    zero_point = None if zero_point is None else materialized(zero_point)
-    kept = kept_scale(scale, dy)
-    if call := way(dy, _GRADIENT):
-        dx, dscale, dzero_point = call(dy, x, kept, zero_point, *bounds)
+    dy, x, scale = (resolve(t) for t in (dy, x, scale))
+    zero_point = None if zero_point is None else resolve(zero_point)
+    factor = quantize.kernel_scale(scale, dy)
+    if call := recorded_call(dy, _GRADIENT):
+        dx, dscale, dzero_point = call(dy, x, factor, zero_point, *bounds)
     else:
         quant_min, quant_max = bounds
         dx, dscale, dzero_point = fake_quantize_per_token_backward(
-            dy, x, kept, zero_point, quant_min=quant_min, quant_max=quant_max,
-            out=[torch.empty_like(x), *per_token_gradients(kept, zero_point).values()],
+            dy, x, factor, zero_point, quant_min=quant_min, quant_max=quant_max,
+            out=[torch.empty_like(x), *quantize.per_token_gradients(factor, zero_point).values()],
         )  # fmt: skip
-    return dx, rounded(dscale, scale.dtype), dzero_point if needs[2] else None
+    return dx, quantize.rounded(dscale, scale.dtype), dzero_point if needs[2] else None
 
 
 class Steps(NamedTuple):
@@ -155,7 +142,9 @@ class Steps(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None, bounds: Bounds) -> Steps | None:
+def _steps(
+    shape: torch.Size, dtype: torch.dtype, scale: quantize.Facts, zero_point: quantize.Facts | None, bounds: Bounds
+) -> Steps | None:
     """The steps of a fake quantization, from a cache; None: it takes the general way.
 
     Args:
@@ -164,14 +153,14 @@ def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Fact
     Raises:
         Error: there is no plan.
     """
-    if bounds[0] > bounds[1] or not fits(shape, dtype, scale, zero_point):
+    if bounds[0] > bounds[1] or not quantize.fits(shape, dtype, scale, zero_point):
         return None
     _, scale_dtype, device = scale
     problem = tuple(shape), dtype, *bounds, scale_dtype, device_name(device)
     return Steps(dtype, bounds, fake_quantize_forward_plan(*problem), fake_quantize_plan(*problem))
 
 
-def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
+def run_eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
     """Quantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (type(quant_min) is type(quant_max) is int and is_eager(x)):
         return None
@@ -190,7 +179,7 @@ def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -
         return None
     if learned:
         return _apply(x, scale, zero_point, steps)  # type: ignore[no-any-return]
-    return run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
+    return quantize.run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
 
 
 class _FakeQuantizeEager(torch.autograd.Function):
@@ -201,7 +190,7 @@ class _FakeQuantizeEager(torch.autograd.Function):
         ctx.steps = steps
         ctx.save_for_backward(x, scale, zero_point)
         ctx.set_materialize_grads(False)
-        return run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
+        return quantize.run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -210,15 +199,15 @@ class _FakeQuantizeEager(torch.autograd.Function):
         steps: Steps = ctx.steps
         x, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
+        if needs_no_graph(dy) and dy.dtype is steps.dtype:
             dx = torch.empty_like(x)
-            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
+            grads = quantize.per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
                 return dx, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, x, scale, zero_point, steps.bounds, needs), None
 
 
-_apply = bare_apply(_FakeQuantizeEager)
+_apply = apply_in_c(_FakeQuantizeEager)
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -250,7 +239,7 @@ _fake_quantize = traceable(_FakeQuantize)
 @torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
 def _exported(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
     """The forward as an operator, for torch.export and DTensors. The gradient of torch.round in its place would be 0."""
-    return laid_out(_by_torch(x, scale, zero_point, (quant_min, quant_max)), x)
+    return quantize.laid_out(_by_torch(x, scale, zero_point, (quant_min, quant_max)), x)
 
 
 @_exported.register_fake
@@ -260,33 +249,35 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
+    return _exported(*batch_first(info, in_dims, inputs)), 0
 
 
 _exported.register_autograd(_FakeQuantize.backward, setup_context=_FakeQuantize.setup_context)
 
 
 @constant
-def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> Sentence | None:
-    return sentence(fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device))  # any bounds: no plan refuses some
+def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> ErrorParts | None:
+    return selection_error(
+        fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device)
+    )  # any bounds: no plan refuses some
 
 
-def ask(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
+def select_or_raise(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
     """Select the plan of the backward, or that of a small problem if the call is traced.
 
     Raises:
         Error: there is no plan.
     """
-    scale_dtype = kept_dtype(scale, x.dtype)
-    if reach_plans(x, scale, zero_point):
+    scale_dtype = quantize.kernel_scale_dtype(scale, x.dtype)
+    if runs_plan_directly(x, scale, zero_point):
         fake_quantize_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale_dtype, device_of(x))
     else:
         require(NAME, _probed(x.dim(), x.dtype, scale_dtype, device_to_ask(x)))
 
 
-def call(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """Quantize in the general way; ``ask`` found the plans."""
+def run_general(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
+    """Quantize in the general way; ``select_or_raise`` found the plans."""
     inputs = x, scale, zero_point, quant_min, quant_max
-    if (exporting() and needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
+    if (is_exporting() and quantize.needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _fake_quantize(*inputs)  # type: ignore[no-any-return]

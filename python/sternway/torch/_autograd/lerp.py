@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ..._arrays import device_name, device_of
 from ..._lerp import OUTPUTS, LerpBackwardPlan, lerp_plan, split_weight
-from .calls import FLOATS, empty_gradient, materialized, strides_like
+from .calls import FLOATS, empty_gradient, resolve, strides_like
 from .constants import constant
-from .dispatch import Sentence, device_to_ask, reach_plans, require, require_strided, run_operator, sentence
-from .eager import bare_apply, is_eager, is_final, is_plain
+from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .lerp_gradient import GRADIENT
-from .operators import each, exporting, is_distributed, traceable, way
+from .operators import is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 
 torch_lerp = torch.lerp  # as at import: accelerate() replaces the attribute
 WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
@@ -31,9 +31,9 @@ def is_ours(input: Any, end: Any, weight: Any) -> bool:
 
 
 @constant
-def _probed(rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
+def _probed(rank: int, dtype: torch.dtype, device: torch.device) -> ErrorParts | None:
     ones = (1,) * rank
-    return sentence(lerp_plan, ones, dtype, 0.5, ones, ones, None, str(device))
+    return selection_error(lerp_plan, ones, dtype, 0.5, ones, ones, None, str(device))
 
 
 def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
@@ -47,14 +47,14 @@ def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
         return None
 
 
-def ask(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan | None:
+def select_or_raise(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan | None:
     """Select the plan of the backward; None if the call is traced, or torch refuses it. The arguments pass ``is_ours``.
 
     Raises:
         Error: there is no plan.
     """
     tensors = (input, end, weight) if isinstance(weight, Tensor) else (input, end)
-    if not reach_plans(*tensors):
+    if not runs_plan_directly(*tensors):
         require_strided("lerp", input=input, end=end, weight=weight)
         require("lerp", _probed(max(x.dim() for x in tensors), input.dtype, device_to_ask(input)))
         return None
@@ -101,7 +101,7 @@ def _steps(
     return Steps(dtype, a, b, lerp_plan(shape, dtype, number, a, b, weight, device_name(device)))
 
 
-def eager(input: Any, end: Any, weight: Any) -> Tensor | None:
+def run_eager(input: Any, end: Any, weight: Any) -> Tensor | None:
     """Do a lerp as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (is_eager(input) and is_plain(end)):
         return None
@@ -143,7 +143,7 @@ def _gradients(
         needs: which of the three gradients are needed.
         plan: of tensors of these shapes and dtype; None: it is selected.
     """
-    dy = materialized(dy)
+    dy = resolve(dy)
     input, end, factor = saved
     weight: Any = number if factor is None else factor
     home = dy if factor is None else factor
@@ -158,7 +158,7 @@ def _gradients(
         plan = None
         input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))
     names = [name for name, need in zip(OUTPUTS, needs, strict=False) if need]
-    if call := way(dy, GRADIENT):
+    if call := recorded_call(dy, GRADIENT):
         factor, number = (weight, 0.0) if factor is not None else (None, float(weight))
         ends = (input, end) if needs[2] or is_distributed(dy) else (None, None)
         da, db, dweight = call(dy, factor, *ends, sum(1 << OUTPUTS.index(name) for name in names), number, *shapes)
@@ -185,10 +185,10 @@ def _run(
     lies = {"da": (shapes[0], strides[0]), "db": (shapes[1], strides[1])}
     if factor is not None:
         lies["dweight"] = factor.shape, strides_like(factor)
-        factor = materialized(factor)
+        factor = resolve(factor)
     grads = {name: empty_gradient(dy, *lies[name]) for name in names}
     plan = plan or lerp_plan(dy.shape, dy.dtype, number, *shapes, None if factor is None else factor.shape, device)
-    a, b = (x if x is None else materialized(x) for x in (a, b))
+    a, b = (x if x is None else resolve(x) for x in (a, b))
     plan.run(dy=dy, weight=factor, a=a, b=b, **grads)
     return grads
 
@@ -201,9 +201,9 @@ class _LerpEager(torch.autograd.Function):
         a_strides = None if input.is_contiguous() else strides_like(input)
         b_strides = None if end.is_contiguous() else strides_like(end)
         if type(weight) is float:
-            ctx.how = steps, a_strides, b_strides, weight
+            ctx.saved_values = steps, a_strides, b_strides, weight
         else:
-            ctx.how = steps, a_strides, b_strides, None
+            ctx.saved_values = steps, a_strides, b_strides, None
             _save(ctx, input, end, weight)
         ctx.set_materialize_grads(False)
         return torch_lerp(input, end, weight)
@@ -212,10 +212,10 @@ class _LerpEager(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
         if dy is None:
             return None, None, None, None
-        steps, a_strides, b_strides, number = ctx.how
+        steps, a_strides, b_strides, number = ctx.saved_values
         saved = (None, None, None) if number is not None else ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
+        if needs_no_graph(dy) and dy.dtype is steps.dtype:
             da = empty_gradient(dy, steps.a_shape, a_strides) if needs[0] else None
             db = empty_gradient(dy, steps.b_shape, b_strides) if needs[1] else None
             operands: dict[str, Any] = {"dy": dy, "da": da, "db": db}
@@ -236,7 +236,7 @@ def _save(ctx: Any, input: Tensor, end: Tensor, weight: Tensor | float) -> None:
     ctx.save_for_backward(*ends, weight if isinstance(weight, Tensor) else None)
 
 
-_apply = bare_apply(_LerpEager)
+_apply = apply_in_c(_LerpEager)
 
 
 class _Lerp(torch.autograd.Function):
@@ -280,7 +280,7 @@ def _(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tenso
     return torch_lerp(input, end, number if weight is None else weight)
 
 
-_exported.register_vmap(each("lerp", _exported))
+_exported.register_vmap(vmap_by_loop("lerp", _exported))
 
 
 def _set_up_exported(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -291,9 +291,9 @@ def _set_up_exported(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 _exported.register_autograd(_Lerp.backward, setup_context=_set_up_exported)
 
 
-def call(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
-    """torch.lerp with the backward of the plan that ``ask`` selected."""
-    if exporting() or is_distributed(input, end, weight):
-        how = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
-        return run_operator("lerp", "lerp", ("input", "end", "weight"), input, end, *how)  # type: ignore[no-any-return]
+def run_general(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
+    """torch.lerp with the backward of the plan that ``select_or_raise`` selected."""
+    if is_exporting() or is_distributed(input, end, weight):
+        weights = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
+        return run_operator("lerp", "lerp", ("input", "end", "weight"), input, end, *weights)  # type: ignore[no-any-return]
     return _lerp(input, end, weight, plan)  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._lerp import OUTPUTS, lerp_backward
 from ..._types import LerpGradient
-from .operators import MAX_RANK, by_formula, differentiable, each, in_front
+from .operators import MAX_RANK, batch_first, by_formula, differentiable, vmap_by_loop
 
 
 def needed(needs: int) -> list[LerpGradient]:
@@ -56,9 +56,9 @@ def _(*inputs: Any) -> tuple[Tensor, ...]:
 
 @_operator.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    dy, weight, a, b, needs, number, a_shape, b_shape = in_front(info, in_dims, inputs)
+    dy, weight, a, b, needs, number, a_shape, b_shape = batch_first(info, in_dims, inputs)
     if dy.dim() > MAX_RANK:
-        return each("lerp", _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
+        return vmap_by_loop("lerp", _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
     if in_dims[1] is None and "dweight" not in needed(needs):
         weight = inputs[1]  # perhaps a number on the CPU
     n, rank = info.batch_size, dy.dim() - 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import make
 from .constants import constant
+from .sharding import sharding
 from .tangents import Inputs, apply_with_tangents, has_tangents
 
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -28,7 +29,7 @@ def is_distributed(*values: Any) -> bool:
     return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
 
 
-class Twice(NamedTuple):
+class DoubleBackward(NamedTuple):
     """A backward that can be differentiated again, in two forms; transforms of torch.func (2.11) accept only the second."""
 
     operator: Callable[..., Any]
@@ -37,7 +38,7 @@ class Twice(NamedTuple):
 
 def differentiable(
     operator: Any, backward: Backward, linear: tuple[int, ...] | Callable[[Any, Inputs], tuple[int, ...]] = ()
-) -> Twice:
+) -> DoubleBackward:
     """Give an operator a gradient.
 
     Args:
@@ -57,8 +58,8 @@ def differentiable(
         @staticmethod
         def setup_context(ctx: Any, inputs: Inputs, output: Any) -> None:
             unsaved = linear(ctx, inputs) if callable(linear) else linear
-            kept = [x if isinstance(x, Tensor) and i not in unsaved else None for i, x in enumerate(inputs)]
-            ctx.save_for_backward(*kept)
+            saved = [x if isinstance(x, Tensor) and i not in unsaved else None for i, x in enumerate(inputs)]
+            ctx.save_for_backward(*saved)
             ctx.others = [True if isinstance(x, Tensor) else x for x in inputs]
 
         @staticmethod
@@ -67,7 +68,7 @@ def differentiable(
             return backward(inputs, _distributed_alike(grads), tuple(ctx.needs_input_grad))
 
     operator.register_autograd(Gradient.backward, setup_context=Gradient.setup_context)
-    return Twice(operator, Gradient)
+    return DoubleBackward(operator, Gradient)
 
 
 def _distributed_alike(grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -75,8 +76,7 @@ def _distributed_alike(grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     shared: Any = next((g for g in grads if is_distributed(g)), None)
     if shared is None:
         return grads
-    from ..distributed._placements import replicated
-
+    replicated = sharding().replicated
     return tuple(g if is_distributed(g) else replicated(g, shared) for g in grads)
 
 
@@ -98,7 +98,7 @@ def by_formula(formula: Callable[..., Any]) -> Backward:
     return backward
 
 
-def traced() -> bool:
+def is_traced() -> bool:
     """Whether torch.compile or a transform of torch.func is active: values are unknown, and torch decides the layout."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
@@ -108,7 +108,7 @@ def is_jit_tracing() -> bool:
     return not torch.compiler.is_dynamo_compiling() and torch._C._is_tracing()
 
 
-def exporting() -> bool:
+def is_exporting() -> bool:
     """Whether torch.export is active. It keeps operators and their gradients, but drops the backward of an autograd.Function.
 
     A model of ONNX has no backward, and knows torch's own operations alone.
@@ -117,12 +117,12 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag and not torch.onnx.is_in_onnx_export()
 
 
-def intercepted(x: Tensor) -> bool:
+def is_intercepted(x: Tensor) -> bool:
     """Whether a dispatch mode or a subclass must see operations on x, as for make_fx, or x has no values."""
     return type(x) not in PLAIN or x.is_meta or torch._C._len_torch_dispatch_stack() > 0
 
 
-def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
+def recorded_call(dy: Tensor, gradient: DoubleBackward) -> Callable[..., Any] | None:
     """The callable by which a backward must be called so that torch records it. None: torch need not see the call."""
     if torch.compiler.is_dynamo_compiling():
         return gradient.operator
@@ -131,7 +131,7 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     recorded = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # the former by create_graph
     if recorded or has_tangents():
         return functools.partial(apply, gradient.function)
-    return gradient.operator if intercepted(dy) else None
+    return gradient.operator if is_intercepted(dy) else None
 
 
 def apply(function: Any, *inputs: Any) -> Any:
@@ -188,7 +188,7 @@ def traceable(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return call
 
 
-def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
+def batch_first(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
     """The inputs of an operator with the dimension that vmap batches moved to the front."""
 
     def moved(x: Any, where: int | None) -> Any:
@@ -199,7 +199,7 @@ def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
     return tuple(map(moved, inputs, in_dims))
 
 
-def each(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
+def vmap_by_loop(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
     """A vmap rule that calls the operator once for each element of the batch."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:

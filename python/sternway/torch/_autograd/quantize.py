@@ -11,9 +11,9 @@ from torch import Tensor
 from ..._arrays import dtype_name
 from ..._plan import Plan
 from ...errors import make
-from .calls import FLOATS, materialized, require_tensors
-from .dispatch import reach_plans, require_strided
-from .operators import MAX_RANK, each, in_front
+from .calls import FLOATS, require_tensors, resolve
+from .dispatch import require_strided, runs_plan_directly
+from .operators import MAX_RANK, batch_first, vmap_by_loop
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 
@@ -31,7 +31,7 @@ def require_tokens(name: str, operand: str, x: Tensor, scale: Tensor, zero_point
 
     operand: the name of x.
     """
-    if not reach_plans(x, scale, zero_point):
+    if not runs_plan_directly(x, scale, zero_point):
         require_strided(f"sternway.torch.{name}", **{operand: x}, scale=scale, zero_point=zero_point)
     tokens = list(x.shape[:-1])
     for per_token, value, dtypes in (("scale", scale, FLOATS), ("zero_point", zero_point, FLOATS + _INTEGERS)):
@@ -62,7 +62,7 @@ def run_forward(plan: Plan[Any], operands: dict[str, Any]) -> Tensor:
     """Run the plan of a forward on operands, which are given by name, and return its output y."""
     y: Tensor = operands["y"]
     if not plan._run_plain(operands):
-        plan.run(**{name: t if t is None or t is y else materialized(t.detach()) for name, t in operands.items()})
+        plan.run(**{name: t if t is None or t is y else resolve(t.detach()) for name, t in operands.items()})
     return y
 
 
@@ -92,13 +92,13 @@ def learned(zero_point: Tensor | None) -> bool:
     return zero_point is not None and zero_point.is_floating_point()
 
 
-def kept_dtype(scale: Tensor, dtype: torch.dtype) -> torch.dtype:
+def kernel_scale_dtype(scale: Tensor, dtype: torch.dtype) -> torch.dtype:
     """The dtype in which the kernels read a scale: its own, or the dtype in which the forward reads it."""
     return scale.dtype if scale.dtype in (dtype, torch.float32) else torch.promote_types(dtype, torch.float32)
 
 
-def kept_scale(scale: Tensor, dy: Tensor) -> Tensor:
-    return rounded(scale, kept_dtype(scale, dy.dtype))
+def kernel_scale(scale: Tensor, dy: Tensor) -> Tensor:
+    return rounded(scale, kernel_scale_dtype(scale, dy.dtype))
 
 
 def padded(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,10 +119,10 @@ def laid_out(y: Tensor, like: Tensor) -> Tensor:
 
 def batched(name: str, operator: Any) -> Callable[..., Any]:
     """The vmap rule of both operators: the batch is one more dimension of tokens, where a plan takes as many."""
-    one_by_one = each(name, operator)
+    one_by_one = vmap_by_loop(name, operator)
 
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        given = in_front(info, in_dims, inputs)
+        given = batch_first(info, in_dims, inputs)
         if given[0].dim() > MAX_RANK:
             return one_by_one(info, in_dims, *inputs)
         dx, dscale, dzero_point = operator(*given)

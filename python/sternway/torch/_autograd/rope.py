@@ -10,21 +10,21 @@ from torch import Tensor
 from ..._rope import rotate
 from ..._rope_options import OP, Options
 from ...errors import make
-from .calls import materialized
+from .calls import resolve
 from .dispatch import run_operator
-from .eager import bare_apply, is_eager, is_plain
+from .eager import apply_in_c, is_eager, is_plain
 from .operators import (
     Gradients,
     apply,
     differentiable,
-    each,
-    exporting,
-    intercepted,
     is_distributed,
+    is_exporting,
+    is_intercepted,
     is_jit_tracing,
+    is_traced,
+    recorded_call,
     traceable,
-    traced,
-    way,
+    vmap_by_loop,
 )
 from .rope_operands import folded, rotated_by_torch, table_gradients
 from .tangents import Inputs, has_tangents
@@ -56,7 +56,7 @@ def _(x: Tensor, x_k: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(0) if x_k is None else torch.empty_like(x_k)
 
 
-_operator.register_vmap(each("rope", _operator))
+_operator.register_vmap(vmap_by_loop("rope", _operator))
 
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
@@ -142,7 +142,7 @@ class _Rope(torch.autograd.Function):
         options: Options,
         learned: bool,
     ) -> tuple[Tensor, ...]:
-        if traced() or intercepted(x):
+        if is_traced() or is_intercepted(x):
             y, y_k = _operator(x, x_k, positions, cos, sin, *options, "forward")
             return (y,) if x_k is None else (y, y_k)
         return rotate("forward", x, x_k, positions, cos, sin, options)
@@ -157,12 +157,12 @@ class _Rope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         nothing = (None,) * 7
-        given = [materialized(g) for g in grads if g is not None]
+        given = [resolve(g) for g in grads if g is not None]
         if not given:
             return nothing
         results: Any
         positions, cos, sin, *saved = ctx.saved_tensors
-        if call := way(given[0], _GRADIENT):
+        if call := recorded_call(given[0], _GRADIENT):
             results = call(given[0], given[1] if len(given) == 2 else None, positions, cos, sin, *ctx.options, "backward")
         else:
             strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
@@ -194,7 +194,7 @@ class _RopeEager(torch.autograd.Function):
     backward = _Rope.backward
 
 
-_apply_eager = bare_apply(_RopeEager)
+_apply_eager = apply_in_c(_RopeEager)
 
 
 _OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them, which the drop-ins replace in errors
@@ -204,7 +204,7 @@ def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, 
     """Rotate one or two inputs, with gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     tensors = x, x_k, positions, cos, sin
-    if exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
+    if is_exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
         return run_operator("rope", "rope", _OPERANDS, *tensors, *options, "forward")[: len(inputs)]
     learned = cos is not None and sin is not None and _learned(cos, sin)
     if is_eager(x) and not x.is_meta and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):

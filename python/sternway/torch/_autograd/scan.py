@@ -18,8 +18,8 @@ general   all others: ``torch.compile``,    They take an autograd function that 
           dispatch modes, subclasses
 ========  ================================  ===================================================================================
 
-``eager`` takes the first route or returns None. Then ``ask`` raises the error of a problem without a plan, and ``call`` takes
-one of the other routes.
+``run_eager`` takes the first route or returns None. Then ``select_or_raise`` raises the error of a problem without a plan, and
+``run_general`` takes one of the other routes.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from ..._kinds import EXTREMA
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
 from ...errors import Error
-from .calls import FLOATS, empty_gradient, materialized, strides_like
+from .calls import FLOATS, empty_gradient, resolve, strides_like
 from .constants import constant
-from .dispatch import Sentence, device_to_ask, reach_plans, require, require_strided, run_operator, sentence
-from .eager import bare_apply, is_eager, is_final
-from .operators import each, exporting, is_distributed, traceable, way
+from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
+from .eager import apply_in_c, is_eager, needs_no_graph
+from .operators import is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 from .scan_gradient import FORWARDS, GRADIENT, run_backward, torch_forward
+from .sharding import sharding
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
-How = tuple[str, int, bool, torch.dtype]
+ScanOptions = tuple[str, int, bool, torch.dtype]
 """The kind of a scan, the scanned dimension, whether it is reversed, and the dtype of x."""
 
 Forward = Callable[[Tensor, int], Any]
@@ -54,9 +55,9 @@ Forward = Callable[[Tensor, int], Any]
 
 
 @constant
-def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
+def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> ErrorParts | None:
     """The error of selecting a plan for a small problem, as constants; None: there is a plan."""
-    return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
+    return selection_error(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
 
 
 def dim_of(x: Tensor, dim: Any) -> int | None:
@@ -75,7 +76,7 @@ def dim_of(x: Tensor, dim: Any) -> int | None:
 class Steps(NamedTuple):
     """How the eager route scans tensors of one shape, chosen before the forward runs."""
 
-    how: How
+    options: ScanOptions
     forward: Forward
     backward: ScanBackwardPlan
 
@@ -86,15 +87,15 @@ def _by_plan(plan: ScanPlan, has_indices: bool, x: Tensor, _dim: int) -> Any:
     if has_indices:
         outputs["indices"] = torch.empty_like(y, dtype=torch.int64)
     if not plan._run_plain({"x": x, **outputs}):
-        plan.run(x=materialized(x.detach()), **outputs)
+        plan.run(x=resolve(x.detach()), **outputs)
     return tuple(outputs.values()) if has_indices else y
 
 
 def _forward_of(
-    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
+    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, use_our_forward: bool
 ) -> Forward:
-    """The forward that runs: that of a plan if own says so and there is one, or else torch's operation."""
-    if own:
+    """The forward that runs: that of a plan if use_our_forward says so and there is one, or else torch's operation."""
+    if use_our_forward:
         try:
             plan = forward_scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
             return functools.partial(_by_plan, plan, kind in EXTREMA)
@@ -107,7 +108,7 @@ def _forward_of(
 
 @functools.lru_cache(maxsize=1024)
 def _steps(
-    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
+    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, use_our_forward: bool
 ) -> Steps | None:
     """The steps of a scan, from a cache; None: torch refuses dim, or no plan has the dtype.
 
@@ -118,7 +119,7 @@ def _steps(
     if dtype not in FLOATS or not -rank <= dim < rank:
         return None
     backward = scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
-    return Steps((kind, dim, reverse, dtype), _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
+    return Steps((kind, dim, reverse, dtype), _forward_of(kind, shape, dtype, dim, reverse, device, use_our_forward), backward)
 
 
 @functools.lru_cache(maxsize=256)
@@ -134,17 +135,17 @@ def _autocast_dtype(kind: str, dtype: torch.dtype, device: str, _to: torch.dtype
     return (y[0] if kind in EXTREMA else y).dtype  # type: ignore[no-any-return]
 
 
-def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
+def run_eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, use_our_forward: bool = True) -> Any:
     """Do a scan on the eager route; None: nothing was done, and the call takes another route or is wrong.
 
-    own: whether a plan may do the forward.
+    use_our_forward: whether a plan may do the forward.
     """
     if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
         return None
     if _is_autocast_enabled() and x.dtype in FLOATS and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         x = x.to(_autocast_dtype(kind, x.dtype, x.device.type, torch.get_autocast_dtype(x.device.type)))
     try:
-        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own)
+        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, use_our_forward)
     except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
         return None
     if steps is None:
@@ -156,19 +157,19 @@ def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True
 _NAMED = {kind: getattr(torch.return_types, kind) for kind in EXTREMA}
 
 
-def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) -> None:
+def _save(ctx: Any, x: Tensor, options: ScanOptions, plan: ScanBackwardPlan | None, y: Any) -> None:
     """Save in ctx what ``_gradient`` needs; y is the result of the forward.
 
     plan: the backward's plan; None: it is selected in the backward.
     """
-    kind, strides = how[0], None
+    kind, strides = options[0], None
     if kind == "cumsum":  # whose gradient needs the layout of x, and not its values
         strides = None if plan and x.is_contiguous() else strides_like(x)  # a traced x, without a plan, has no known layout
     else:
         ctx.save_for_backward(x)
         if kind in EXTREMA:
             ctx.mark_non_differentiable(y[1])
-    ctx.kept = how, strides, plan
+    ctx.saved_values = options, strides, plan
     ctx.set_materialize_grads(False)
 
 
@@ -176,16 +177,16 @@ def _gradient(ctx: Any, dy: Tensor | None) -> Tensor | None:
     """dx by the plan that was saved, or else with the operations on dy recorded if they must be."""
     if dy is None:
         return None
-    (kind, dim, reverse, dtype), strides, plan = ctx.kept
+    (kind, dim, reverse, dtype), strides, plan = ctx.saved_values
     x = None if kind == "cumsum" else ctx.saved_tensors[0]
-    if plan is not None and dy.dtype is dtype and is_final(dy):
+    if plan is not None and dy.dtype is dtype and needs_no_graph(dy):
         dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
         if plan._run_plain({"dy": dy, "x": x, "dx": dx}):
             return dx
-    dy = materialized(dy)
+    dy = resolve(dy)
     if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
         x = x.to(dy.dtype)
-    if call := way(dy, GRADIENT):
+    if call := recorded_call(dy, GRADIENT):
         dx = call(dy, x, dim, kind, reverse)
     else:
         dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
@@ -198,17 +199,17 @@ class _ScanEager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, steps: Steps) -> Any:
-        how, forward, plan = steps
-        y = forward(x, how[1])
-        _save(ctx, x, how, plan, y)
-        return tuple(y) if how[0] in EXTREMA else y
+        options, forward, plan = steps
+        y = forward(x, options[1])
+        _save(ctx, x, options, plan, y)
+        return tuple(y) if options[0] in EXTREMA else y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
         return _gradient(ctx, dy), None
 
 
-_apply = bare_apply(_ScanEager)
+_apply = apply_in_c(_ScanEager)
 
 
 class _Scan(torch.autograd.Function):
@@ -249,34 +250,32 @@ def _(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return each(inputs[2], _exported)(info, in_dims, *inputs)
+    return vmap_by_loop(inputs[2], _exported)(info, in_dims, *inputs)
 
 
 _exported.register_autograd(_Scan.backward, setup_context=_Scan.setup_context)
 
 
-def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> None:
+def select_or_raise(x: Tensor, kind: str, dim: int, reverse: bool) -> None:
     """Select the plan of the backward, or that of a small problem if the call is traced. x.dtype is in FLOATS.
 
     Raises:
         Error: there is no plan.
     """
-    if reach_plans(x):
+    if runs_plan_directly(x):
         scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device))
     else:
         require_strided(kind, x=x)
         require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
 
 
-def call(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """Do a scan on one of the routes behind the eager one, with torch's return type; ``ask`` found the plan."""
+def run_general(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
+    """Do a scan on one of the routes behind the eager one, with torch's return type; ``select_or_raise`` found the plan."""
     if is_distributed(x):
-        from ..distributed._scans import scan_sharded
-
-        y = scan_sharded(x, kind, dim, reverse)  # type: ignore[arg-type]
+        y = sharding().scan(x, kind, dim, reverse)
         if y is not None:
             return y
-    if exporting() or is_distributed(x):
+    if is_exporting() or is_distributed(x):
         y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
         y = y if kind in EXTREMA else y[0]
     else:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..._arrays import device_of
 from ..._kinds import EXTREMA, KINDS
 from ..._scan import scan_plan
-from .calls import materialized
-from .operators import MAX_RANK, apply, by_formula, differentiable, each, in_front
+from .calls import resolve
+from .operators import MAX_RANK, apply, batch_first, by_formula, differentiable, vmap_by_loop
 
 FORWARDS: dict[str, Callable[..., Any]] = {kind: getattr(torch, kind) for kind in KINDS}
 
@@ -30,7 +30,7 @@ def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) 
 def run_backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
     """Compute dx by a plan."""
     plan = scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy))
-    plan.run(dy=dy, x=x if x is None else materialized(x), dx=dx)
+    plan.run(dy=dy, x=x if x is None else resolve(x), dx=dx)
     return dx
 
 
@@ -50,9 +50,9 @@ def _(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -> Tenso
 
 @_operator.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
-    dy, x, dim, kind, reverse = in_front(info, in_dims, inputs)
+    dy, x, dim, kind, reverse = batch_first(info, in_dims, inputs)
     if dy.dim() > MAX_RANK:
-        return each(kind, _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
+        return vmap_by_loop(kind, _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
     if dy.dim() == 1:  # numbers, each a row of one
         return _operator(dy[:, None], None if x is None else x[:, None], 1, kind, reverse)[:, 0], 0
     return _operator(dy, x, dim if dim < 0 else dim + 1, kind, reverse), 0
@@ -96,7 +96,7 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        u, x, *ctx.how, ctx.transposed = inputs
+        u, x, *ctx.options, ctx.transposed = inputs
         ctx.save_for_backward(u, x)
 
     @staticmethod
@@ -104,7 +104,7 @@ class _Weighted(torch.autograd.Function):
         u, x = ctx.saved_tensors
 
         def weighted(u: Tensor, transposed: bool) -> Tensor:
-            return apply(_Weighted, u, x, *ctx.how, transposed)  # type: ignore[no-any-return]
+            return apply(_Weighted, u, x, *ctx.options, transposed)  # type: ignore[no-any-return]
 
         left, right = (u, g) if ctx.transposed else (g, u)  # of sum left[i] w[i, k] right[k]
         dx = right * weighted(left, True) - weighted(left * weighted(right, False), True)

@@ -13,7 +13,7 @@ from ..._arrays import device_of
 from ..._embedding import _embedding_plan, _rows
 from ..._embedding_bag import _embedding_bag_plan
 from ..._unique_rows import _unique_rows_plan
-from .calls import materialized
+from .calls import resolve
 
 Leaf = weakref.ref[Tensor]
 """A table that is a leaf, which the node of its gradient must not keep alive."""
@@ -115,7 +115,7 @@ def sparse_gradient(
     padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool, leaf: Leaf | None = None,
 ) -> Tensor:  # fmt: skip
     """The sparse gradient of an embedding bag. leaf: the table, whose ``.grad`` it goes into."""
-    weights = None if per_sample_weights is None else materialized(per_sample_weights)
+    weights = None if per_sample_weights is None else resolve(per_sample_weights)
 
     def sums(places: Tensor, rows: int, padding: int | None) -> Tensor:
         plan = _embedding_bag_plan(

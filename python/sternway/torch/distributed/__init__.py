@@ -12,11 +12,13 @@
 - ``exchange``: the facts of a call on every rank, so that no rank waits for one whose call is wrong.
 """
 
-from ._placements import register_rules
+from .._autograd.sharding import Sharding as _Sharding
+from ._placements import register_rules, replicated, require_rule
 from ._positions import positions
-from ._scans import cummax, cummin, cumprod, cumsum, logcumsumexp
+from ._scans import cummax, cummin, cumprod, cumsum, logcumsumexp, scan_sharded
 from ._sharded_bag import ShardedEmbeddingBag
 
 __all__ = ["ShardedEmbeddingBag", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "positions"]
 
+_SHARDING = _Sharding(require_rule, replicated, scan_sharded)
 register_rules()

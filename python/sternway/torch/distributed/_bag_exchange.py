@@ -15,7 +15,7 @@ from torch import Tensor
 from ..._embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ...errors import make
 from .._autograd.bag_problem import MODES
-from .._autograd.calls import materialized
+from .._autograd.calls import resolve
 from ._bag_routes import OP, Call, Cut, Splits
 
 Gradients = tuple[Tensor | None, Tensor | None, None]
@@ -42,11 +42,11 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 def bag(
     table: Tensor, rows: Tensor, offsets: Tensor, mode: str, weights: Tensor | None = None, padding: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """torch's forward of bags: the result, and the winners of mode "max"."""
-    y, _, _, winners = torch.embedding_bag(
+    """torch's forward of bags: the result, and the ``max_indices`` of mode "max"."""
+    y, _, _, max_indices = torch.embedding_bag(
         table, rows, offsets.to(rows.dtype), False, MODES.index(mode), False, weights, False, padding
     )  # fmt: skip
-    return y, winners
+    return y, max_indices
 
 
 def partial_sums(table: Tensor, rows: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
@@ -66,7 +66,7 @@ def once(dy: Tensor) -> Tensor:
     """
     if torch.is_grad_enabled():
         raise make("unsupported", OP, "the gradient", "differentiated once", "create_graph=True")
-    return materialized(dy)
+    return resolve(dy)
 
 
 def received(call: Call, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -137,17 +137,17 @@ class _MaximaOfRows(torch.autograd.Function):
         table = exchanged(weight.detach()[rows], call.positions.back(), call.group)
         positions, order = torch.sort(bags.positions)
         offsets = torch.searchsorted(positions, bags.offsets)
-        y, winners = bag(table, order, offsets, "max")
+        y, max_indices = bag(table, order, offsets, "max")
         ctx.call, ctx.rows = call, len(weight)
-        ctx.save_for_backward(rows, starts, order, offsets, winners)
+        ctx.save_for_backward(rows, starts, order, offsets, max_indices)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
         dy, call = once(dy), ctx.call
-        rows, starts, order, offsets, winners = ctx.saved_tensors
+        rows, starts, order, offsets, max_indices = ctx.saved_tensors
         dtable = embedding_bag_backward(
-            dy, order, offsets, num_embeddings=len(order), mode="max", max_indices=winners
+            dy, order, offsets, num_embeddings=len(order), mode="max", max_indices=max_indices
         )  # fmt: skip
         parts = exchanged(dtable, call.positions, call.group)
         return embedding_bag_backward(parts, rows, starts, num_embeddings=ctx.rows), None, None
@@ -161,30 +161,30 @@ class _BagsOfColumns(torch.autograd.Function):
         o, (_, width), count = call.reduction, weight.shape, len(call.bags.offsets)
         flat = None if sample_weights is None else sample_weights.detach().reshape(-1)
         rows, offsets, weights = received(call, flat)
-        parts, winners = weight.new_empty(len(offsets), 0), rows.new_empty(len(offsets), 0)
+        parts, max_indices = weight.new_empty(len(offsets), 0), rows.new_empty(len(offsets), 0)
         if width:
-            parts, winners = bag(weight, rows, offsets, o.mode, weights, o.padding)
+            parts, max_indices = bag(weight, rows, offsets, o.mode, weights, o.padding)
         widths = [call.cut.size(rank) for rank in range(call.cut.ranks)]
         splits = Splits([width * n for n in call.segments.received], [w * count for w in widths])
         answers = torch.split(exchanged(parts.reshape(-1), splits, call.group), splits.received)
         ctx.call, ctx.splits, ctx.rows = call, splits, len(weight)
         ctx.shape = None if sample_weights is None else sample_weights.shape
         ctx.save_for_backward(
-            weight if call.needs[1] else None, rows, offsets, weights, winners if o.mode == "max" else None
+            weight if call.needs[1] else None, rows, offsets, weights, max_indices if o.mode == "max" else None
         )  # fmt: skip
         return torch.cat([answer.view(count, w) for answer, w in zip(answers, widths, strict=True)], 1)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
         dy, call, o = once(dy), ctx.call, ctx.call.reduction
-        weight, rows, offsets, weights, winners = ctx.saved_tensors
+        weight, rows, offsets, weights, max_indices = ctx.saved_tensors
         columns = torch.cat([call.cut.of(dy, rank).reshape(-1) for rank in range(call.cut.ranks)])
         parts = exchanged(columns, ctx.splits.back(), call.group).view(len(offsets), call.cut.size(call.rank))
         dweight = dweights = None
         if call.needs[0]:
             dweight = embedding_bag_backward(
                 parts, rows, offsets, num_embeddings=ctx.rows, mode=o.mode, padding_idx=o.padding, per_sample_weights=weights,
-                scale_grad_by_freq=o.by_frequency, max_indices=winners,
+                scale_grad_by_freq=o.by_frequency, max_indices=max_indices,
             )  # fmt: skip
         if call.needs[1]:
             products = parts.new_empty(len(rows), dtype=wide(parts.dtype))

@@ -18,7 +18,7 @@ from ..._arrays import device_name
 from ..._kinds import EXTREMA, KINDS, ScanKind
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
-from .._autograd.calls import materialized
+from .._autograd.calls import resolve
 from ._exchange import all_gather
 from ._whole import whole_gradient
 
@@ -57,8 +57,8 @@ def part_of(x: Tensor, kind: ScanKind, dim: int, reverse: bool, group: Any, leng
     Raises:
         Error: no plan has x's shape or dtype, or its device.
     """
-    how = kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), True
-    return Part(kind, dim, reverse, group, lengths, forward_scan_plan(*how), scan_plan(*how))
+    problem = kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), True
+    return Part(kind, dim, reverse, group, lengths, forward_scan_plan(*problem), scan_plan(*problem))
 
 
 def _empty_state(x: Tensor, dim: int, numbers: int) -> Tensor:
@@ -75,7 +75,7 @@ def _run(plan: Any, **operands: Tensor | None) -> None:
 def summary(x: Tensor, part: Part) -> Tensor:
     """The state of this rank's part, [..., numbers]. Indices of cummax and cummin count from the beginning of the part."""
     state = _empty_state(x, part.dim, KINDS[part.kind].carry_size)
-    _run(part.forward, x=materialized(x.detach()), carry_out=state)
+    _run(part.forward, x=resolve(x.detach()), carry_out=state)
     return state[..., :EXTREMUM_SENT]
 
 
@@ -106,7 +106,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, state: Tensor, part: Part) -> Any:
-        source, carry = materialized(x.detach()), _carry_in(state, part)
+        source, carry = resolve(x.detach()), _carry_in(state, part)
         outputs = {"y": torch.empty_like(x, memory_format=torch.contiguous_format)}
         if part.kind in EXTREMA:
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
@@ -130,8 +130,8 @@ class _Scan(torch.autograd.Function):
             return _Scan.apply(dy, summary(dy, back), back), None, None
         if torch.is_grad_enabled() and (dy.requires_grad or x.requires_grad):
             return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None, None
-        dy = materialized(dy)
-        operands = {"dy": dy, "x": materialized(x.detach()), "carry_in": carry}
+        dy = resolve(dy)
+        operands = {"dy": dy, "x": resolve(x.detach()), "carry_in": carry}
         wide = part.kind == "cumprod" and dy.dtype == torch.float64
         state = _empty_state(dy, part.dim, 4 if wide else 2)
         _run(part.backward, **operands, dcarry_in=state)

@@ -27,7 +27,7 @@ class _Whole(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, dim: int, group: Any, lengths: tuple[int, ...]) -> Tensor:
-        ctx.how = dim, group, lengths
+        ctx.options = dim, group, lengths
         longest = max(lengths)
         padded = part.new_zeros(longest, *part.shape[:dim], *part.shape[dim + 1 :])
         padded[: part.shape[dim]] = part.movedim(dim, 0)
@@ -36,7 +36,7 @@ class _Whole(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        dim, group, lengths = ctx.how
+        dim, group, lengths = ctx.options
         total = grad.to(torch.promote_types(grad.dtype, torch.float32), memory_format=torch.contiguous_format, copy=True)
         dist.all_reduce(total, group=group)
         rank = dist.get_rank(group)
