@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +26,37 @@ GROWTH = {
     "product": lambda n: 4 + 1.5 * math.sqrt(n),
     "logcumsumexp": lambda n: 8 + 2 * math.log2(max(n, 1)),
 }
+
+
+
+# --- Pairwise choice --------------------------------------------------------------------------------------------------
+
+ALL = False
+"""Whether every combination is run: ``pytest --all``."""
+
+
+def covering(rows: Sequence[set[Any]]) -> list[int]:
+    """Choose rows, greedily, that together have everything that any row has; gives back their numbers in order."""
+    missing, chosen = set().union(*rows), []
+    while missing:
+        best = max(range(len(rows)), key=lambda k: len(rows[k] & missing))
+        chosen.append(best)
+        missing -= rows[best]
+    return sorted(chosen)
+
+
+def pairs(row: Iterable[Any]) -> set[Any]:
+    """The values of a row by axis, and every two of them."""
+    values = list(enumerate(row))
+    return {*values, *itertools.combinations(values, 2)}
+
+
+def pairwise(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Rows of a product in which every two values of two axes meet; the whole product with ``--all``."""
+    table = [list(axis) for axis in axes]
+    places = list(itertools.product(*(range(len(axis)) for axis in table)))
+    chosen = places if ALL else [places[k] for k in covering([pairs(row) for row in places])]
+    return [tuple(axis[k] for axis, k in zip(table, row, strict=True)) for row in chosen]
 
 
 def name_of(dtype: torch.dtype) -> str:
