@@ -19,7 +19,7 @@ from families.scan_forward import (
     LOGCUMSUMEXP_FORWARD,
     places,
 )
-from support import BF16, F16, F32, F64, FLOATS, INPUT_LAYOUTS, OUTPUT_LAYOUTS, Guarded, Maker, Snapshot, arrange
+from support import BF16, F16, F32, F64, FLOATS, INPUT_LAYOUTS, OUTPUT_LAYOUTS, Guarded, Maker, Snapshot, arrange, pairwise
 
 import sternway as sw
 
@@ -82,22 +82,18 @@ class Scans(Conformance):
 
     @DIRECTIONS
     def test_layouts_of_rows_that_alternate(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
-        for shape in ((300, 4), (300, 2), (300, 3), (3, 200)):
-            for layout in INPUT_LAYOUTS:
-                problem = make(self.family, shape, dtype, device, dim=0, reverse=reverse, layouts=layout)
-                for out in OUTPUT_LAYOUTS:
-                    problem.check(problem.run(layout=out))
+        shapes = ((300, 4), (300, 2), (300, 3), (3, 200))
+        for shape, layout, out in pairwise(shapes, INPUT_LAYOUTS, OUTPUT_LAYOUTS):
+            problem = make(self.family, shape, dtype, device, dim=0, reverse=reverse, layouts=layout)
+            problem.check(problem.run(layout=out))
 
     def test_special_values_anywhere(self, dtype: torch.dtype, device: str) -> None:
-        for n in (40, 1000, 5000):
-            base = make(self.family, (3, n), dtype, device)
-            for special in (NAN, INF, -INF, 0.0):
-                for place in (0, 1, n // 2, n - 1):
-                    for shape, dim in (((3, n), 1), ((n, 3), 0)):
-                        x = base.inputs["x"].clone()
-                        x[1, place] = x[2, place // 2] = special
-                        problem = problem_of(self.family, x.reshape(shape) if dim else x.T.contiguous(), dim=dim)
-                        problem.check(problem.run())
+        for n, special, place, dim in pairwise((40, 1000, 5000), (NAN, INF, -INF, 0.0), (0, 1, 0.5, -1), (0, 1)):
+            x = make(self.family, (3, n), dtype, device).inputs["x"]
+            at = n // 2 if place == 0.5 else place % n
+            x[1, at] = x[2, at // 2] = special
+            problem = problem_of(self.family, x if dim else x.T.contiguous(), dim=dim)
+            problem.check(problem.run())
 
 
 class TestCumsum(Scans):
