@@ -17,13 +17,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 import sternway as sw
 import sternway.torch as st
 import sternway.torch.distributed as std
+from sternway._kinds import EXTREMA, KINDS
 
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
 
 INF, NAN = math.inf, math.nan
-KINDS = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
-EXTREMA = ("cummax", "cummin")
 # Lengths of the parts, repeated for all ranks: alike, uneven, and empty first, last and in between.
 CYCLES = ((4, 4), (3, 5), (0, 4), (4, 0), (0, 0), (1, 0, 7), (300, 50))
 TOLERANCE = {F64: 1e-12, F32: 1e-5, F16: 2e-3, BF16: 2e-2}

@@ -11,11 +11,11 @@ import torch
 from support import F64
 
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 INDICES, OFFSETS = torch.tensor([3, 0, 4, 3, 3, 1]), torch.tensor([0, 2, 2, 3])
 TABLE = torch.linspace(0, 3, 20, dtype=F64).view(1, 5, 4)
 Q = torch.arange(-10, 10, dtype=torch.int8).view(5, 4)
-KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 Function = Callable[..., torch.Tensor]
 
 

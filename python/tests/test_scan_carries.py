@@ -16,6 +16,7 @@ from support import F16, F32, F64, Guarded
 from torch import Tensor
 
 import sternway as sw
+from sternway._kinds import KINDS
 
 INF, NAN = math.inf, math.nan
 EXTREMA = {"cummax": 1, "cummin": -1}
@@ -63,11 +64,12 @@ class Chunks:
 
     @property
     def numbers(self) -> int:
-        return {"cumsum": 1, "cummax": 3, "cummin": 3}.get(self.kind, 2)
+        return KINDS[self.kind].carry_size
 
     @property
     def gradient_numbers(self) -> int:
-        return 1 if self.kind == "cumsum" else 4 if self.kind == "cumprod" and self.dtype == F64 else 2
+        kind = KINDS[self.kind]
+        return kind.gradient_carry_size_float64 if self.dtype == F64 else kind.gradient_carry_size
 
 
 def forward(chunks: Chunks, layout: str = "contiguous") -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -324,10 +326,10 @@ def test_carries_by_definition(device: str) -> None:
     assert carry("cummin", 3, reverse=True).tolist() == [[1.0, 0.0, 0.0], [-2.0, 0.0, 0.0]]
 
 
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_empty_chunks(kind: str, device: str) -> None:
     """An empty chunk passes on what enters it, and without that the state of no elements."""
-    numbers = {"cumsum": 1, "cummax": 3, "cummin": 3}.get(kind, 2)
+    numbers = KINDS[kind].carry_size
     plan = sw.ScanPlan.select(sw.ScanDescriptor(kind, (2, 0), F32, carries=True), device)
     x = torch.empty(2, 0, device=device)
     out = torch.full((2, numbers), NAN, dtype=F64, device=device)

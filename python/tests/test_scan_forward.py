@@ -28,7 +28,7 @@ INF, NAN = math.inf, math.nan
 LENGTHS = (1, 2, 31, 32, 33, 100, 130, 1000, 8192, 65536)
 # Vectors of four, full or not; where sums in float64 are compensated; where rows need no transposition.
 SHORT_LENGTHS = (1, 3, 4, 5, 8, 16, 17, 127, 128)
-KINDS = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
+EACH_SCAN = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
 DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 
@@ -338,7 +338,7 @@ class TestLogcumsumexp(Scans):
             torch.testing.assert_close(y[1].double(), torch.tensor(-40.0, dtype=F64).exp(), rtol=1e-6, atol=0)
 
 
-@KINDS
+@EACH_SCAN
 def test_wrong_calls(scan: Family) -> None:
     kind = scan.name.removesuffix("_forward")
     function, x = getattr(sw, kind), torch.ones(3, 4)

@@ -12,9 +12,8 @@ from torch.autograd.gradcheck import gradcheck, gradgradcheck
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import EXTREMA, KINDS, WITH_KERNELS
 
-KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-PAIRS = ("cummax", "cummin")
 INF = float("inf")
 SCANS = pytest.mark.parametrize("kind", KINDS)
 
@@ -36,7 +35,7 @@ def test_names_values_and_types_are_torchs(kind: str, dtype: torch.dtype, device
         x = leaf(shape, dtype, device)
         ours, theirs = getattr(st, kind)(x, -1), getattr(torch, kind)(x, -1)
         assert type(ours) is type(theirs)
-        for a, b in zip(*((y,) if kind not in PAIRS else y for y in (ours, theirs)), strict=True):
+        for a, b in zip(*((y,) if kind not in EXTREMA else y for y in (ours, theirs)), strict=True):
             assert a.dtype == b.dtype
             assert a.stride() == b.stride()
             if dtype in (F32, F64):  # torch's sums of 16 bits are rounded after each term on CUDA
@@ -49,7 +48,7 @@ def test_the_forward_is_that_of_a_plan(kind: str, device: str) -> None:
     """With and without a gradient, by name and inside accelerate(); torch's with forward=False."""
     x = torch.randn(3, 700, device=device).bfloat16()
     plan = getattr(sw, kind)(x, -1)
-    want = plan[0] if kind in PAIRS else plan
+    want = plan[0] if kind in EXTREMA else plan
     for leaf_or_not in (x, x.clone().requires_grad_()):
         assert torch.equal(values(getattr(st, kind)(leaf_or_not, -1)), want)
         with st.accelerate():
@@ -57,7 +56,7 @@ def test_the_forward_is_that_of_a_plan(kind: str, device: str) -> None:
         with st.accelerate(forward=False):
             theirs = values(getattr(torch, kind)(leaf_or_not, -1))
         assert torch.equal(theirs, values(getattr(torch, kind)(x, -1)))
-    if kind in PAIRS:
+    if kind in EXTREMA:
         assert torch.equal(getattr(st, kind)(x, -1).indices, plan[1])
 
 
@@ -212,7 +211,7 @@ def test_every_float_is_ours() -> None:
         assert type(y.grad_fn).__name__.startswith("_Scan")
 
 
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "logcumsumexp", "cummax"])
+@pytest.mark.parametrize("kind", WITH_KERNELS)
 def test_our_forward_runs_under_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
     """Alone finds torch's forward under autocast, which rounds more than once; the dtype is that of torch's policy."""
     x = torch.randn(5, 300, device=device).to(dtype).requires_grad_()

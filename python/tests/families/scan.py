@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth
 
 import sternway as sw
+from sternway._kinds import EXTREMA
 
 from .base import Family, Problem, Tensors
 
@@ -160,7 +161,7 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
 
 def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.Tensor:
     """Draw x: with ties for an extremum; for a product r[k] / r[k-1] of both signs, so that products stay near 1."""
-    if kind in ("cummax", "cummin"):
+    if kind in EXTREMA:
         return maker.integers(-4, 4, shape, F64).to(maker.dtype)
     if kind == "logcumsumexp":
         return 3 * maker.floats(shape)
@@ -211,14 +212,14 @@ def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
         return {}
     x = inputs.get("x", dy).detach().clone().requires_grad_()
     y = getattr(torch, descriptor.kind)(x.flip(dim) if reverse else x, dim)
-    y = y.values if descriptor.kind in ("cummax", "cummin") else y
+    y = y.values if descriptor.kind in EXTREMA else y
     return dict(zip(("dx",), torch.autograd.grad(y.flip(dim) if reverse else y, x, dy), strict=True))
 
 
 def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
     d, inputs = problem.descriptor, problem.inputs
     options = {"dim": d.dim, "reverse": d.reverse, "out": out}
-    if d.kind in ("cummax", "cummin"):
+    if d.kind in EXTREMA:
         options.update(tie=d.tie, indices=inputs.get("indices"))
     arrays = [inputs["dy"]] if d.kind == "cumsum" else [inputs["dy"], inputs.get("x")]
     return {"dx": getattr(sw, f"{d.kind}_backward")(*arrays, **options)}
@@ -227,7 +228,7 @@ def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors
 def options(kind: str, draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     rank = max(len(shape), 1)
     drawn = {"dim": draw(st.integers(-rank, rank - 1)), "reverse": draw(st.booleans())}
-    if kind in ("cummax", "cummin"):
+    if kind in EXTREMA:
         drawn.update(tie=draw(st.sampled_from(("last", "first"))), indices=draw(st.booleans()))
     return drawn
 

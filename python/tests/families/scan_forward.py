@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth
 
 import sternway as sw
+from sternway._kinds import EXTREMA
 
 from .base import Family, Problem, Tensors
 from .scan import GROWTHS, Rows, back, cut, numbers, rows_of, settle
@@ -100,7 +101,7 @@ def build(
 def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
     x, dim = inputs["x"], descriptor.dim
     y = getattr(torch, descriptor.kind)(x.flip(dim) if descriptor.reverse else x, dim)
-    y = y.values if descriptor.kind in ("cummax", "cummin") else y
+    y = y.values if descriptor.kind in EXTREMA else y
     return {"y": y.flip(dim) if descriptor.reverse else y}
 
 
@@ -108,7 +109,7 @@ def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors
     """Through the function. An extremum returns its values alone if out has one array."""
     d = problem.descriptor
     options = {"dim": d.dim, "reverse": d.reverse, "out": out}
-    if d.kind in ("cummax", "cummin"):
+    if d.kind in EXTREMA:
         options["tie"] = d.tie
     y = getattr(sw, d.kind)(problem.inputs["x"], **options)
     return {"y": y[0] if isinstance(y, tuple) else y}
@@ -117,7 +118,7 @@ def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors
 def options(kind: str, draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     rank = max(len(shape), 1)
     drawn = {"dim": draw(st.integers(-rank, rank - 1)), "reverse": draw(st.booleans())}
-    if kind in ("cummax", "cummin"):
+    if kind in EXTREMA:
         drawn["tie"] = draw(st.sampled_from(("last", "first")))
     return drawn
 
