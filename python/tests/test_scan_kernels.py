@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from families.scan import DEFINITIONS, rows_of
+from families.scan import rows_of
 
 import sternway as sw
+from sternway._cases.scan import DEFINITIONS
 from sternway._kinds import WITH_KERNELS
 
 # For 132 SMs: cooperative rows (few and long), more rows than CTAs, panels whole and split; ends that no tile fills; rows that

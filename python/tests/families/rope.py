@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F32, F64, Maker, Truth
 
 import sternway as sw
+from sternway._cases.case import roundings
 
 from .base import Family, Problem, Tensors
 
@@ -115,7 +116,7 @@ def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
     size = joined((ci * i).abs() + (sj * j).abs(), (cj * j).abs() + (si * i).abs(), d.pairing)
     whole = torch.cat((before, value, after), -1)
     dtype = inputs["dy"].dtype
-    return {"dx": Truth(whole, torch.cat((before.abs(), size, after.abs()), -1), dtype, ACCUMULATOR[dtype], 2)}
+    return {"dx": Truth(whole, torch.cat((before.abs(), size, after.abs()), -1), dtype, ACCUMULATOR[dtype], roundings(2))}
 
 
 def by_torch(d: Any, inputs: Tensors) -> Tensors:
@@ -183,7 +184,7 @@ def truth_forward(d: Any, inputs: Tensors) -> dict[str, Truth]:
     x, dtype, (ci, si, cj, sj) = inputs["x"].to(F64), inputs["x"].dtype, factors(d, inputs)
     value = rotated(d, x, ci, si, cj, sj)
     size = rotated(d, x.abs(), ci.abs(), -si.abs(), cj.abs(), sj.abs())
-    return {"y": Truth(value, size, dtype, ACCUMULATOR[dtype], 2)}
+    return {"y": Truth(value, size, dtype, ACCUMULATOR[dtype], roundings(2))}
 
 
 def forward_by_torch(d: Any, inputs: Tensors) -> Tensors:

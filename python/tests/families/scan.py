@@ -1,7 +1,4 @@
-"""The scans along one dimension, k and i counted in scan order (reverse mirrors it).
-
-cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = L[k] R[k], L[k] = prod_{i<k} x[i], R[k] = dy[k] + x[k+1] R[k+1];
-cummax, cummin dx[k] = sum of dy over the run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
+"""The gradients of the scans along one dimension.
 
 The truth is NumPy's longdouble, whose 64 bits and range of 2^+-16384 leave nothing to the order of operations.
 """
@@ -9,7 +6,6 @@ The truth is NumPy's longdouble, whose 64 bits and range of 2^+-16384 leave noth
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +14,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth
 
 import sternway as sw
+from sternway._cases.scan import DEFINITIONS, GROWTH
 from sternway._kinds import EXTREMA
 
 from .base import Family, Problem, Tensors
@@ -26,99 +23,12 @@ Rows = Any
 """A longdouble array [rows, n], positions in scan order."""
 
 
-# --- Definitions: value and 2-norm of the terms, of rows ---------------------------------------------------------------
-
-
-def suffixes(x: Rows) -> Rows:
-    return np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
-
-
-def cumsum(dy: Rows, _x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    return suffixes(dy), np.sqrt(suffixes(dy * dy))
-
-
-def cut(a: Rows, b: Rows) -> Rows:
-    """A product in which zero cuts infinity, but not NaN."""
-    product = a * b
-    return np.where(np.isnan(product) & ~np.isnan(a) & ~np.isnan(b), 0, product)
-
-
-def cumprod(dy: Rows, x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    n = x.shape[1]
-    if np.isfinite(x).all() and (x != 0).all() and np.isfinite(dy).all():
-        y = np.cumprod(x, axis=1)
-        return suffixes(dy * y) / x, np.sqrt(suffixes((dy * y) ** 2)) / abs(x)
-    left, right, squares = np.ones_like(x), dy.copy(), dy**2
-    for k in range(1, n):
-        left[:, k] = cut(left[:, k - 1], x[:, k - 1])
-    for k in range(n - 2, -1, -1):
-        right[:, k] = dy[:, k] + cut(x[:, k + 1], right[:, k + 1])
-        squares[:, k] = dy[:, k] ** 2 + cut(x[:, k + 1] ** 2, squares[:, k + 1])
-    return cut(left, right), cut(abs(left), np.sqrt(squares))
-
-
-def extremum(sign: int, dy: Rows, x: Rows, tie: str) -> tuple[Rows, Rows]:
-    """A position wins over the best before it; the first of a row always. NaN beats everything."""
-    v, unknown = np.where(np.isnan(x), -np.inf, sign * x), np.isnan(x)
-    best = np.maximum.accumulate(v, axis=1)[:, :-1]
-    seen = np.logical_or.accumulate(unknown, axis=1)[:, :-1]
-    later, nan = v[:, 1:], unknown[:, 1:]
-    wins = np.ones(x.shape, bool)
-    wins[:, 1:] = (
-        np.where(nan, True, ~seen & (later >= best)) if tie == "last" else np.where(nan, ~seen, ~seen & (later > best))
-    )
-    starts = np.flatnonzero(wins)
-    dx, size = np.zeros_like(x), np.zeros_like(x)
-    dx.flat[starts] = np.add.reduceat(dy.ravel(), starts)
-    size.flat[starts] = np.sqrt(np.add.reduceat((dy * dy).ravel(), starts))
-    return dx, size
-
-
 def by_indices(dy: Rows, indices: Any) -> tuple[Rows, Rows]:
     dx, size = np.zeros_like(dy), np.zeros_like(dy)
     rows = np.arange(len(dy))[:, None]
     np.add.at(dx, (rows, indices), dy)
     np.add.at(size, (rows, indices), dy * dy)
     return dx, np.sqrt(size)
-
-
-def logcumsumexp(dy: Rows, x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    if np.isnan(x).any() or np.isposinf(x).any():
-        return special_logcumsumexp(dy, x)
-    top = x.max(axis=1, keepdims=True)
-    e = np.exp(x - np.where(np.isneginf(top), 0, top))
-    total = np.cumsum(e, axis=1)
-    share = np.divide(dy, total, out=np.zeros_like(dy), where=total != 0)
-    return e * suffixes(share), e * np.sqrt(suffixes(share * share))
-
-
-def special_logcumsumexp(dy: Rows, x: Rows) -> tuple[Rows, Rows]:
-    """Take each prefix by itself: with +inf its softmax is shared by the infinities, with NaN it is NaN everywhere."""
-    dx = np.zeros_like(x)
-    for row, g, out in zip(x, dy, dx, strict=True):
-        for i in range(len(row)):
-            prefix = row[: i + 1]
-            if np.isnan(prefix).any():
-                out[: i + 1] += np.nan
-                continue
-            top = prefix.max()
-            e = (prefix == top).astype(row.dtype) if np.isposinf(top) else np.exp(prefix - (top if np.isfinite(top) else 0))
-            if e.sum():
-                out[: i + 1] += g[i] * e / e.sum()
-    return dx, abs(dx)
-
-
-DEFINITIONS: dict[str, Callable[[Rows, Rows, str], tuple[Rows, Rows]]] = {
-    "cumsum": cumsum,
-    "cumprod": cumprod,
-    "cummax": functools.partial(extremum, 1),
-    "cummin": functools.partial(extremum, -1),
-    "logcumsumexp": logcumsumexp,
-}
-GROWTHS = {"cumprod": "product", "logcumsumexp": "logcumsumexp"}
-
-
-# --- The family --------------------------------------------------------------------------------------------------------
 
 
 def rows_of(tensor: torch.Tensor, dim: int, reverse: bool) -> Any:
@@ -145,7 +55,7 @@ def back(rows: Rows, like: torch.Tensor, dim: int, reverse: bool) -> torch.Tenso
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
     dy, dim, reverse = inputs["dy"], descriptor.dim, descriptor.reverse
     rows = {name: rows_of(tensor, dim, reverse) for name, tensor in inputs.items()}
-    n = max(rows["dy"].shape[1], 1)
+    n = rows["dy"].shape[1]
     with np.errstate(all="ignore"):
         if dy.numel() == 0:
             value = size = torch.zeros(dy.shape, dtype=F64, device=dy.device)
@@ -156,7 +66,7 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
             found = DEFINITIONS[descriptor.kind](rows["dy"], rows.get("x"), descriptor.tie)
             value, size = (back(x, dy, dim, reverse) for x in found)
     size = torch.maximum(size, value.abs())
-    return {"dx": Truth(value, size, dy.dtype, ACCUMULATOR[dy.dtype], n, GROWTHS.get(descriptor.kind, "sum"))}
+    return {"dx": Truth(value, size, dy.dtype, ACCUMULATOR[dy.dtype], GROWTH[descriptor.kind](n))}
 
 
 def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.Tensor:

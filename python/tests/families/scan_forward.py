@@ -1,8 +1,4 @@
-"""The forward scans along one dimension, i and j counted in scan order (reverse mirrors it).
-
-cumsum y[i] = sum_{j<=i} x[j];  cumprod y[i] = prod_{j<=i} x[j];  cummax, cummin y[i] = the record of x[0..i];
-logcumsumexp y[i] = log sum_{j<=i} exp(x[j]).  The truth is NumPy's longdouble, as in scan.py.
-"""
+"""The scans along one dimension. The truth is NumPy's longdouble, as in scan.py."""
 
 from __future__ import annotations
 
@@ -15,26 +11,11 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth
 
 import sternway as sw
+from sternway._cases.scan import FORWARDS, GROWTH
 from sternway._kinds import EXTREMA
 
 from .base import Family, Problem, Tensors
-from .scan import GROWTHS, Rows, back, cut, numbers, rows_of, settle
-
-# --- Definitions: value, and the magnitude that roundings act on, of rows ------------------------------------------------
-
-
-def cumsum(x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    return np.cumsum(x, axis=1), np.sqrt(np.cumsum(x * x, axis=1))
-
-
-def cumprod(x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    y = x.copy()
-    if np.isfinite(x).all():
-        y = np.cumprod(x, axis=1)
-    else:
-        for k in range(1, x.shape[1]):
-            y[:, k] = cut(y[:, k - 1], x[:, k])
-    return y, abs(y)
+from .scan import Rows, back, numbers, rows_of, settle
 
 
 def places(sign: int, x: Rows, tie: str) -> Any:
@@ -50,34 +31,6 @@ def places(sign: int, x: Rows, tie: str) -> Any:
     return found
 
 
-def extremum(sign: int, x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    """By NumPy, whose maximum passes NaN on; ties change no value but the sign of a zero."""
-    y = sign * np.maximum.accumulate(sign * x, axis=1)
-    return y, abs(y)
-
-
-def logcumsumexp(x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    top = np.maximum.accumulate(x, axis=1)
-    largest = np.where(np.isfinite(top), top, -np.inf).max(axis=1, keepdims=True)
-    largest = np.where(np.isfinite(largest), largest, 0)
-    terms = np.exp(np.where(np.isposinf(x), -np.inf, x) - largest)
-    y = largest + np.log(np.cumsum(terms, axis=1))
-    y = np.where(np.isposinf(top), np.inf, y)
-    return y, np.where(np.isfinite(top), np.maximum(abs(y), abs(top)), abs(y))
-
-
-DEFINITIONS = {
-    "cumsum": cumsum,
-    "cumprod": cumprod,
-    "cummax": functools.partial(extremum, 1),
-    "cummin": functools.partial(extremum, -1),
-    "logcumsumexp": logcumsumexp,
-}
-
-
-# --- The family --------------------------------------------------------------------------------------------------------
-
-
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
     """The values; the tests of extrema compare indices with `places`."""
     x, dim, reverse = inputs["x"], descriptor.dim, descriptor.reverse
@@ -86,9 +39,9 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
         value = size = torch.zeros(x.shape, dtype=F64, device=x.device)
     else:
         with np.errstate(all="ignore"):
-            value, size = (back(found, x, dim, reverse) for found in DEFINITIONS[descriptor.kind](rows, descriptor.tie))
+            value, size = (back(found, x, dim, reverse) for found in FORWARDS[descriptor.kind](rows))
     size = torch.maximum(size, value.abs())
-    return {"y": Truth(value, size, x.dtype, ACCUMULATOR[x.dtype], max(rows.shape[1], 1), GROWTHS.get(descriptor.kind, "sum"))}
+    return {"y": Truth(value, size, x.dtype, ACCUMULATOR[x.dtype], GROWTH[descriptor.kind](rows.shape[1]))}
 
 
 def build(
