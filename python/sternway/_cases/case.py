@@ -224,6 +224,22 @@ def library(x: Array) -> Any:
     return sys.modules[type(x).__module__.partition(".")[0]]
 
 
+def whole(x: Array) -> Array:
+    """Integers from the float64 copies that the truth is computed from."""
+    return x.long() if hasattr(x, "long") else x.astype("int64")
+
+
+def numbers(like: Array, n: int) -> Array:
+    """0 .. n - 1, on the device and by the library of an array."""
+    lib = library(like)
+    return whole(lib.arange(n, **on(like)))
+
+
+def on(x: Array) -> dict[str, Any]:
+    """The keywords by which torch allocates on the device of x."""
+    return {"device": x.device} if hasattr(x, "index_add") else {}
+
+
 def error(out: Array, truth: Truth) -> float:
     """The largest error, in units in the last place of the largest element of its row; infinite where out is not finite."""
     if not math.prod(out.shape):

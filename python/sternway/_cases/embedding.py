@@ -11,8 +11,8 @@ import functools
 from typing import Any
 
 from .._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
-from .case import Case, Output, Shape, Truth, Values, roundings
-from .embedding_bag import Draw, numbers, one_row, sums, uniform, whole, zipf
+from .case import Case, Output, Shape, Truth, Values, numbers, roundings, whole
+from .embedding_bag import Draw, one_row, sums, uniform, zipf
 from .source import Source
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .._arrays import Array
 from .._embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
-from .case import Case, Output, Shape, Truth, Values, library, roundings
+from .case import Case, Output, Shape, Truth, Values, library, numbers, on, roundings, whole
 from .source import Source
 
 Draw = Callable[[Source, int, int], Array]
@@ -66,11 +66,6 @@ def describe(v: Values) -> EmbeddingBagBackwardDescriptor:
     )
 
 
-def whole(x: Array) -> Array:
-    """Integers from the float64 copies that the truth is computed from."""
-    return x.long() if hasattr(x, "long") else x.astype("int64")
-
-
 def added(into: Array, at: Array, rows: Array, pick: Array) -> Array:
     """into[at[k]] += rows[pick[k]], a block of k at a time."""
     step = 1 << 17
@@ -117,17 +112,6 @@ def dweight(v: Values) -> Truth:
         pick, count, most = numbers(v.dy, len(at)) // width, rows, len(at)
     value, square = (sums(at, count, x, pick).reshape(v.weight.shape) for x in (terms, terms * terms))
     return Truth(value, square**0.5, roundings(most))
-
-
-def numbers(like: Array, n: int) -> Array:
-    """0 .. n - 1, on the device and by the library of an array."""
-    lib = library(like)
-    return whole(lib.arange(n, **on(like)))
-
-
-def on(x: Array) -> dict[str, Any]:
-    """The keywords by which torch allocates on the device of x."""
-    return {"device": x.device} if hasattr(x, "index_add") else {}
 
 
 def dsample(v: Values) -> Truth:
