@@ -110,6 +110,13 @@ class TestCumsum(Scans):
             assert torch.equal(y, want)
 
     @DIRECTIONS
+    def test_ones_that_float32_loses(self, reverse: bool, device: str) -> None:
+        """Two ones behind 2^24, each of which a sum in float32 loses, are there together."""
+        for pad in (None, 0.0):
+            y = scanned("cumsum", [2.0**24, 1, 1], F32, device, reverse, pad)
+            assert y.tolist() == [2.0**24, 2.0**24, 2.0**24 + 2]
+
+    @DIRECTIONS
     def test_infinities(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
         for pad in (None, 0.0):
             y = scanned("cumsum", [1, INF, 2, -INF, 3], dtype, device, reverse, pad)
@@ -131,6 +138,10 @@ PRODUCTS: dict[str, tuple[list[float], list[float], tuple[torch.dtype, ...]]] = 
     "a zero stays": ([2, 0, INF, 3], [2, 0, 0, 0], FLOATS),
     "NaN stays": ([2, 0, NAN, 0], [2, 0, NAN, NAN], FLOATS),
     "NaN and infinity": ([NAN, 0, INF], [NAN, NAN, NAN], FLOATS),
+    "subnormal factors": (
+        [2.0**-1074, 2.0**1000, 2.0**-1074, 2.0**1023, 2.0**100], [2.0**-1074, 2.0**-74, 0, 2.0**-125, 2.0**-25], (F64,)
+    ),
+    "signs of zero": ([-1, 0, -2, 3], [-1, -0.0, 0, 0], FLOATS),
     "signs": ([-1, 2, -INF, -1], [-1, -2, INF, -INF], FLOATS),
 }  # fmt: skip
 
@@ -148,6 +159,7 @@ class TestCumprod(Scans):
         for pad in (None, 1.0):
             y = scanned("cumprod", x, dtype, device, reverse, pad)
             torch.testing.assert_close(y, want, rtol=2 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+            assert torch.equal(y.signbit()[want == 0], want.signbit()[want == 0])
         rows = torch.ones(13, len(x), dtype=F64)
         rows[2] = rows[7] = rows[12] = torch.tensor(x, dtype=F64)
         rows = (rows.flip(1) if reverse else rows).to(device, dtype)
