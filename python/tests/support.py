@@ -6,9 +6,11 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -54,6 +56,29 @@ def pairwise(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
+
+def values_of(y: Any) -> Tensor:
+    """A result, or the values of one with indices."""
+    return y[0] if isinstance(y, tuple) else y
+
+
+def is_ours(y: Any) -> bool:
+    """Whether autograd recorded a result by a function of sternway."""
+    node = values_of(y).grad_fn
+    return getattr(type(node), "_forward_cls", type(node)).__module__.startswith("sternway")
+
+
+class Subclass(Tensor):
+    """A class of tensors without behavior of its own."""
+
+
+def free_memory() -> int:
+    """Bytes that Linux could hand out without swapping."""
+    (line,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
+    return int(line.split()[1]) << 10
+
+
+DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 # --- The tolerance rule -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import F64, refusal
+from support import F64, Subclass, is_ours, refusal
 
 import sternway.torch as st
 from sternway._kinds import KINDS
@@ -32,18 +32,9 @@ LEFT = {
     "another name": lambda x: torch.cumsum(a=x, dim=0),
     "in place": lambda x: x.clone().cumsum_(0),
     "integers": lambda x: torch.cumsum(torch.arange(3), 0) * x.cpu()[:3],
-    "a subclass": lambda x: x.as_subclass(Mine).cumsum(0),
+    "a subclass": lambda x: x.as_subclass(Subclass).cumsum(0),
     "something else": lambda x: x.exp(),
 }
-
-
-class Mine(torch.Tensor):
-    pass
-
-
-def is_ours(y: Any) -> bool:
-    node = (y if isinstance(y, torch.Tensor) else y[0]).grad_fn
-    return getattr(type(node), "_forward_cls", type(node)).__module__.startswith("sternway")
 
 
 @pytest.mark.parametrize("name", TAKEN)

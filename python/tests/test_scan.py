@@ -11,7 +11,7 @@ from conformance import Conformance, same_bits
 from families import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS, Family, Problem, make
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BF16, F16, F32, F64, Maker, Snapshot, bits, check
+from support import BF16, DIRECTIONS, F16, F32, F64, Maker, Snapshot, bits, check
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
@@ -43,7 +43,7 @@ def of_rows(family: Family, dy: Any, x: Any, dtype: torch.dtype, device: str, **
 class Scans(Conformance):
     """What every kind must hold besides."""
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     @pytest.mark.parametrize("n", LENGTHS)
     def test_length(self, n: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
         """The scanned dimension last, first and in the middle."""
@@ -62,7 +62,7 @@ class Scans(Conformance):
         problem = make(self.family, (16, 40000), dtype, device, dim=0)
         problem.check(problem.run())
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     @pytest.mark.parametrize(
         ("shape", "dim"),
         [((128, 4096), 0), ((1100, 520), 0), ((5, 1024, 328), 1), ((9000, 128), 0), ((3, 130, 2048), 1)],
@@ -190,7 +190,7 @@ PRODUCTS = {
 class TestCumprod(Scans):
     family = CUMPROD
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     @pytest.mark.parametrize(("x", "dy", "want"), PRODUCTS.values(), ids=PRODUCTS.keys())
     def test_values(self, x: Any, dy: Any, want: Any, reverse: bool, device: str) -> None:
         for dtype in (F32, F64):
@@ -285,7 +285,7 @@ TIES = {
 
 
 class Extrema(Scans):
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     def test_ties(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
         for family, tie, x, want in TIES.values():
             if family is self.family:
@@ -312,7 +312,7 @@ class Extrema(Scans):
         problem.check(problem.run())
 
     @pytest.mark.parametrize("n", LENGTHS)
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     def test_indices_of_the_forward(self, n: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
         """The result by x, whose last winner the indices name."""
         for shape, dim in (((4, n), 1), ((n, 4), 0)):

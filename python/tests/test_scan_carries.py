@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from families import FORWARD_SCANS, SCANS, Family, Problem, make
-from families.scan import back, rows_of
-from families.scan_forward import places
-from support import F16, F32, F64, Guarded
+from families.scan import back, places, rows_of
+from support import DIRECTIONS, F16, F32, F64, Guarded
 from torch import Tensor
 
 import sternway as sw
@@ -23,7 +22,6 @@ EXTREMA = {"cummax": 1, "cummin": -1}
 # A chunk shorter than a vector, longer than a tile of some threads, empty, and of one element.
 CUTS = ((5, 300, 0, 1, 94), (128, 272), (400,), (0, 400), (399, 1))
 SHAPES = (((3, -1), 1), ((-1, 3), 0), ((2, -1, 5), 1), ((-1,), 0), ((70, -1), -1), ((-1, 130), 0))
-DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 FORWARD = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
 BACKWARD = pytest.mark.parametrize("scan", SCANS, ids=lambda family: family.name)
 

@@ -10,16 +10,22 @@ import pytest
 import torch
 from conformance import Conformance
 from families import FORWARD_SCANS, Family, Problem, make
-from families.scan import back, rows_of
-from families.scan_forward import (
-    CUMMAX_FORWARD,
-    CUMMIN_FORWARD,
-    CUMPROD_FORWARD,
-    CUMSUM_FORWARD,
-    LOGCUMSUMEXP_FORWARD,
-    places,
+from families.scan import back, places, rows_of
+from support import (
+    BF16,
+    DIRECTIONS,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    INPUT_LAYOUTS,
+    OUTPUT_LAYOUTS,
+    Guarded,
+    Maker,
+    Snapshot,
+    arrange,
+    pairwise,
 )
-from support import BF16, F16, F32, F64, FLOATS, INPUT_LAYOUTS, OUTPUT_LAYOUTS, Guarded, Maker, Snapshot, arrange, pairwise
 
 import sternway as sw
 
@@ -28,8 +34,8 @@ INF, NAN = math.inf, math.nan
 LENGTHS = (1, 2, 31, 32, 33, 100, 130, 1000, 8192, 65536)
 # Vectors of four, full or not; where sums in float64 are compensated; where rows need no transposition.
 SHORT_LENGTHS = (1, 3, 4, 5, 8, 16, 17, 127, 128)
+CUMSUM_FORWARD, CUMPROD_FORWARD, CUMMAX_FORWARD, CUMMIN_FORWARD, LOGCUMSUMEXP_FORWARD = FORWARD_SCANS
 EACH_SCAN = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
-DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 
 def problem_of(family: Family, x: torch.Tensor, **fields: Any) -> Problem:

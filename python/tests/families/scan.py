@@ -1,4 +1,4 @@
-"""The gradients of the scans along one dimension.
+"""The scans along one dimension, and their gradients.
 
 The truth is NumPy's longdouble, whose 64 bits and range of 2^+-16384 leave nothing to the order of operations.
 """
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from support import ACCUMULATOR, F64, Maker, Truth
+from support import ACCUMULATOR, F64, Maker, Truth, values_of
 
 import sternway as sw
-from sternway._cases.scan import DEFINITIONS, GROWTH
-from sternway._kinds import EXTREMA
+from sternway._cases.scan import DEFINITIONS, FORWARDS, GROWTH
+from sternway._kinds import EXTREMA, KINDS
 
 from .base import Family, Problem, Tensors
 
@@ -53,20 +53,35 @@ def back(rows: Rows, like: torch.Tensor, dim: int, reverse: bool) -> torch.Tenso
 
 
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    dy, dim, reverse = inputs["dy"], descriptor.dim, descriptor.reverse
+    """The gradient, or the values of a scan; the tests of extrema compare indices with `places`."""
+    (first, x), kind, dim, reverse = next(iter(inputs.items())), descriptor.kind, descriptor.dim, descriptor.reverse
     rows = {name: rows_of(tensor, dim, reverse) for name, tensor in inputs.items()}
-    n = rows["dy"].shape[1]
+    n = rows[first].shape[1]
     with np.errstate(all="ignore"):
-        if dy.numel() == 0:
-            value = size = torch.zeros(dy.shape, dtype=F64, device=dy.device)
+        if x.numel() == 0:
+            found = (np.zeros(0),) * 2
+        elif first == "x":
+            found = FORWARDS[kind](rows["x"])
         elif "indices" in rows:
-            indices = n - 1 - rows["indices"] if reverse else rows["indices"]
-            value, size = (back(x, dy, dim, reverse) for x in by_indices(rows["dy"], indices))
+            found = by_indices(rows["dy"], n - 1 - rows["indices"] if reverse else rows["indices"])
         else:
-            found = DEFINITIONS[descriptor.kind](rows["dy"], rows.get("x"), descriptor.tie)
-            value, size = (back(x, dy, dim, reverse) for x in found)
-    size = torch.maximum(size, value.abs())
-    return {"dx": Truth(value, size, dy.dtype, ACCUMULATOR[dy.dtype], GROWTH[descriptor.kind](n))}
+            found = DEFINITIONS[kind](rows["dy"], rows.get("x"), descriptor.tie)
+    value, size = (back(part, x, dim, reverse) for part in found)
+    known = Truth(value, torch.maximum(size, value.abs()), x.dtype, ACCUMULATOR[x.dtype], GROWTH[kind](n))
+    return {"y" if first == "x" else "dx": known}
+
+
+def places(sign: int, x: Rows, tie: str) -> Any:
+    """The positions of the running maxima of sign * x, in scan order. NaN beats everything."""
+    found = np.zeros(x.shape, np.int64)
+    for row, to in zip(sign * x, found, strict=True):
+        best = 0
+        for k, v in enumerate(row):
+            b, newer_nan, older_nan = row[best], np.isnan(v), np.isnan(row[best])
+            if (newer_nan and (tie == "last" or not older_nan)) or v > b or (tie == "last" and v == b):
+                best = k
+            to[k] = best
+    return found
 
 
 def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.Tensor:
@@ -82,6 +97,7 @@ def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.
 
 def build(
     kind: str,
+    forward: bool,
     shape: tuple[int, ...],
     maker: Maker,
     *,
@@ -90,15 +106,14 @@ def build(
     tie: str = "last",
     indices: bool = False,
 ) -> tuple[dict[str, Any], Tensors]:
-    inputs = {"dy": maker.floats(shape)}
+    """indices: a gradient is by the indices of torch's scan."""
+    inputs = {} if forward else {"dy": maker.floats(shape)}
     fields = {"kind": kind, "dim": dim, "reverse": reverse, "tie": tie}
     if kind == "cumsum":
-        return fields, inputs
-    x = numbers(kind, shape, maker, dim)
-    inputs["x"] = x
+        return fields, inputs or {"x": maker.floats(shape)}
+    x = inputs["x"] = numbers(kind, shape, maker, dim)
     if indices:
-        scanned = x.flip(dim) if reverse else x
-        found = getattr(torch, kind)(scanned, dim).indices
+        found = getattr(torch, kind)(x.flip(dim) if reverse else x, dim).indices
         last = x.size(dim) - 1 if x.dim() else 0
         inputs["indices"] = (last - found.flip(dim) if reverse else found).contiguous()
         del inputs["x"]
@@ -115,52 +130,62 @@ def settle(inputs: Tensors) -> None:
         base.copy_(base.sign())
 
 
+def forward_by_torch(descriptor: Any, x: torch.Tensor) -> torch.Tensor:
+    dim, reverse = descriptor.dim, descriptor.reverse
+    y = values_of(getattr(torch, descriptor.kind)(x.flip(dim) if reverse else x, dim))
+    return y.flip(dim) if reverse else y
+
+
 def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
-    """Differentiate torch's own scan; it knows neither the first of equal values nor a scan by given indices."""
-    dy, dim, reverse = inputs["dy"], descriptor.dim, descriptor.reverse
+    """torch's own scan, or its gradient; it knows neither that of the first of equal values nor one by given indices."""
+    if "dy" not in inputs:
+        return {"y": forward_by_torch(descriptor, inputs["x"])}
     if "indices" in inputs or descriptor.tie == "first":
         return {}
-    x = inputs.get("x", dy).detach().clone().requires_grad_()
-    y = getattr(torch, descriptor.kind)(x.flip(dim) if reverse else x, dim)
-    y = y.values if descriptor.kind in EXTREMA else y
-    return dict(zip(("dx",), torch.autograd.grad(y.flip(dim) if reverse else y, x, dy), strict=True))
+    x = inputs.get("x", inputs["dy"]).detach().clone().requires_grad_()
+    return {"dx": torch.autograd.grad(forward_by_torch(descriptor, x), x, inputs["dy"])[0]}
 
 
 def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    """Through the function. An extremum returns its values alone if out has one array."""
     d, inputs = problem.descriptor, problem.inputs
     options = {"dim": d.dim, "reverse": d.reverse, "out": out}
     if d.kind in EXTREMA:
-        options.update(tie=d.tie, indices=inputs.get("indices"))
+        options["tie"] = d.tie
+    if "dy" not in inputs:
+        return {"y": values_of(getattr(sw, d.kind)(inputs["x"], **options))}
+    if d.kind in EXTREMA:
+        options["indices"] = inputs.get("indices")
     arrays = [inputs["dy"]] if d.kind == "cumsum" else [inputs["dy"], inputs.get("x")]
     return {"dx": getattr(sw, f"{d.kind}_backward")(*arrays, **options)}
 
 
-def options(kind: str, draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+def options(kind: str, forward: bool, draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     rank = max(len(shape), 1)
     drawn = {"dim": draw(st.integers(-rank, rank - 1)), "reverse": draw(st.booleans())}
     if kind in EXTREMA:
-        drawn.update(tie=draw(st.sampled_from(("last", "first"))), indices=draw(st.booleans()))
+        drawn["tie"] = draw(st.sampled_from(("last", "first")))
+        if not forward:
+            drawn["indices"] = draw(st.booleans())
     return drawn
 
 
-def family(kind: str, **more: Any) -> Family:
+def family(kind: str, forward: bool) -> Family:
     return Family(
-        name=kind,
-        op=f"scan_backward({kind})",
-        descriptor=sw.ScanBackwardDescriptor,
-        plan=sw.ScanBackwardPlan,
-        build=functools.partial(build, kind),
+        name=f"{kind}_forward" if forward else kind,
+        op=f"scan({kind})" if forward else f"scan_backward({kind})",
+        descriptor=sw.ScanDescriptor if forward else sw.ScanBackwardDescriptor,
+        plan=sw.ScanPlan if forward else sw.ScanBackwardPlan,
+        build=functools.partial(build, kind, forward),
         truth=truth,
         torch=by_torch,
         reads=lambda _wanted, inputs: set(inputs),
         call=call,
-        options=functools.partial(options, kind),
-        required=("dx",),
-        **more,
+        options=functools.partial(options, kind, forward),
+        required=("y" if forward else "dx",),
+        **({"settle": settle} if kind == "cumprod" else {}),
     )
 
 
-CUMSUM, CUMPROD = family("cumsum"), family("cumprod", settle=settle)
-CUMMAX, CUMMIN = family("cummax"), family("cummin")
-LOGCUMSUMEXP = family("logcumsumexp")
-SCANS = (CUMSUM, CUMPROD, CUMMAX, CUMMIN, LOGCUMSUMEXP)
+SCANS, FORWARD_SCANS = (tuple(family(kind, forward) for kind in KINDS) for forward in (False, True))
+CUMSUM, CUMPROD, CUMMAX, CUMMIN, LOGCUMSUMEXP = SCANS
