@@ -203,12 +203,12 @@ func TestConcurrentRuns(t *testing.T) {
 		plan, err := core.Select(elementwise.LerpBackward{Shape: []int64{8, 50}, DType: tensor.Float32, BShape: []int64{50}}, device, ops.Preference{})
 		require.NoError(t, err)
 		c := coretest.Trial{Descriptor: plan.Descriptor(), Without: []string{"a", "b", "dweight"}}
-		want := c.Arrange(t, plan, []int64{8, 50}, &coretest.Schemes[0])
+		want := c.Arrange(t, plan, &coretest.Schemes[0])
 		want.Run(t, want.Outputs)
 		var group sync.WaitGroup
 		failures := make(chan error, 8)
 		for range 8 {
-			r := c.Arrange(t, plan, []int64{8, 50}, &coretest.Schemes[0])
+			r := c.Arrange(t, plan, &coretest.Schemes[0])
 			group.Go(func() {
 				for range runs {
 					args := make([]tensor.Tensor, len(r.Operands))

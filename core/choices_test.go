@@ -20,7 +20,7 @@ func TestChoices(t *testing.T) {
 	for _, sample := range coretest.Samples() {
 		family := ops.ByName[sample.Family()]
 		sampled[family.Name] = true
-		d, _ := coretest.Instantiate(sample, coretest.ElementsOf(sample)[0])
+		d := coretest.WithDType(sample, coretest.ElementsOf(sample)[0])
 		choices := family.Choices
 		if kinds := family.KindNames(); kinds != nil {
 			choices = append([]ops.Choice{ops.Words("kind", kinds...)}, choices...)

@@ -226,10 +226,9 @@ func within(t, other tensor.Tensor) tensor.Tensor {
 
 // run runs a trial with one thing wrong.
 func (r *refusals) run(c coretest.Trial, change func(core.Args)) error {
-	descriptor, shape := coretest.Instantiate(c.Descriptor, tensor.Float32)
-	plan, err := core.Select(descriptor, tensor.CPU, ops.Preference{})
+	plan, err := core.Select(coretest.WithDType(c.Descriptor, tensor.Float32), tensor.CPU, ops.Preference{})
 	require.NoError(r.t, err)
-	operands := c.Arrange(r.t, plan, shape, &coretest.Schemes[0])
+	operands := c.Arrange(r.t, plan, &coretest.Schemes[0])
 	args := core.Args{}
 	for i, name := range plan.Operands() {
 		if m := operands.Operands[i]; m != nil {

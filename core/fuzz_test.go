@@ -31,7 +31,7 @@ func requireRefusal(t *testing.T, err error) {
 func FuzzParseDescriptor(f *testing.F) {
 	for _, sample := range coretest.Samples() {
 		dtypes := coretest.ElementsOf(sample)
-		d, _ := coretest.Instantiate(sample, dtypes[len(dtypes)-1])
+		d := coretest.WithDType(sample, dtypes[len(dtypes)-1])
 		text, err := json.Marshal(d)
 		require.NoError(f, err)
 		f.Add(`{"family": "` + d.Family() + `", ` + string(text[1:]))
@@ -129,7 +129,7 @@ func FuzzTensorCheck(f *testing.F) {
 		all := coretest.Samples()
 		sample := all[b.next()%int64(len(all))]
 		dtypes := coretest.ElementsOf(sample)
-		d, _ := coretest.Instantiate(sample, dtypes[b.next()%int64(len(dtypes))])
+		d := coretest.WithDType(sample, dtypes[b.next()%int64(len(dtypes))])
 		plan, err := core.Select(d, tensor.CPU, ops.Preference{})
 		require.NoError(t, err)
 		words := make([]uint64, 1024)

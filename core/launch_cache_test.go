@@ -50,7 +50,7 @@ func requireSameRun(t *testing.T, fake *coretest.FakeCUDA, plan, fresh *core.Pla
 // aligned.
 func TestSecondRunAtOtherAddresses(t *testing.T) {
 	for _, sample := range coretest.Samples() {
-		d, _ := coretest.Instantiate(sample, coretest.ElementsOf(sample)[0])
+		d := coretest.WithDType(sample, coretest.ElementsOf(sample)[0])
 		plan, err := core.Select(d, tensor.CPU, ops.Preference{})
 		require.NoError(t, err)
 		names := plan.Operands()

@@ -23,7 +23,7 @@ func loadedSymbols(t *testing.T) map[string]bool {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, sample := range coretest.Samples() {
 		for _, dtype := range coretest.ElementsOf(sample) {
-			d, _ := coretest.Instantiate(sample, dtype)
+			d := coretest.WithDType(sample, dtype)
 			_, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
 		}
@@ -39,7 +39,7 @@ func loadedSymbols(t *testing.T) map[string]bool {
 func TestEveryDTypeHasAPlan(t *testing.T) {
 	for _, d := range coretest.Samples() {
 		for _, dtype := range coretest.ElementsOf(d) {
-			d, _ = coretest.Instantiate(d, dtype)
+			d = coretest.WithDType(d, dtype)
 			_, err := core.Select(d, tensor.CPU, ops.Preference{})
 			require.NoError(t, err)
 		}
@@ -50,7 +50,7 @@ func TestEveryDTypeHasAPlan(t *testing.T) {
 func TestPreferredKernels(t *testing.T) {
 	(&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	for _, sample := range coretest.Samples() {
-		d, _ := coretest.Instantiate(sample, coretest.ElementsOf(sample)[0])
+		d := coretest.WithDType(sample, coretest.ElementsOf(sample)[0])
 		for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
 			chosen, err := core.Select(d, device, ops.Preference{})
 			require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestDescriptorsThroughJSON(t *testing.T) {
 	families := map[string]bool{}
 	for _, sample := range coretest.Samples() {
 		for _, dtype := range coretest.ElementsOf(sample) {
-			d, _ := coretest.Instantiate(sample, dtype)
+			d := coretest.WithDType(sample, dtype)
 			families[d.Family()] = true
 			text, err := json.Marshal(d)
 			require.NoError(t, err)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
-from .._kinds import KINDS, WITH_KERNELS
+from .._kinds import KINDS, WITH_KERNELS, ScanKind
 from . import timing
 from .report import NewCsv, machine
 
@@ -43,7 +43,7 @@ def bench_carries(device: str, new_csv: NewCsv, quiet: bool) -> int:
 
 
 def measure(
-    kind: str, direction: str, shape: tuple[int, int], dim: int, dtype: str, device: str
+    kind: ScanKind, direction: str, shape: tuple[int, int], dim: int, dtype: str, device: str
 ) -> tuple[str, dict[str, float]]:
     """The kernel with carries, and seconds of a plain scan, of the summary and of the scan with carries."""
     import torch

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from .. import _scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.rope import frequencies
+from .._cases.scan import DEFINITIONS
 from .._cases.table import Table, shape_text
 from .._rope import rope_backward
 from .kernels import kernels_of
@@ -74,7 +75,7 @@ def hard_cases(device: str) -> Iterator[Row]:
         operands = (dy,) if kind == "cumsum" else (dy, x)
         backward = functools.partial(getattr(_scan, f"{kind}_backward"), *operands)
         kernel, ours = kernels_of(backward), backward()
-        truth = DEFINITIONS[kind](dy.double(), x.double())
+        truth, _ = DEFINITIONS[kind](dy.double(), x.double())
         yield (
             f"scan_backward({kind})",
             name,
@@ -120,30 +121,3 @@ def far_positions(device: str) -> Iterator[Row]:
             kernel, *found = kernels_of(backward), backward(), turned(dy, positions[:, None].float() * single)
             numbers = (None, None, *(norm(x, truth) for x in found))
             yield "rope_backward", f"positions from {first:.0e}", shape_text(tuple(dy.shape)), dtype, kernel, numbers
-
-
-def logcumsumexp(dy: Any, x: Any) -> Any:
-    """The gradient of logcumsumexp by definition, from the softmax of each prefix."""
-    import torch
-
-    dx = torch.zeros_like(x)
-    for i in range(len(x)):
-        if x[: i + 1].max() > -INF:
-            dx[: i + 1] += dy[i] * torch.softmax(x[: i + 1], 0)
-    return dx
-
-
-def cumprod(dy: Any, x: Any) -> Any:
-    """The gradient of cumprod by definition: the product of all other elements of each prefix."""
-    import torch
-
-    n = len(x)
-    terms = [[dy[i] * torch.cat((x[:k], x[k + 1 : i + 1])).prod() for i in range(k, n) if dy[i] != 0] for k in range(n)]
-    return torch.stack([torch.stack(row).sum() if row else torch.zeros((), dtype=x.dtype, device=x.device) for row in terms])
-
-
-DEFINITIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "cumsum": lambda dy, x: dy.flip(0).cumsum(0).flip(0),
-    "cumprod": cumprod,
-    "logcumsumexp": logcumsumexp,
-}

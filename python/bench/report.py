@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import platform
 import re
 import shlex
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -112,13 +112,18 @@ COLUMNS = {
 }  # fmt: skip
 
 
+def disturbed(others: float | None) -> str:
+    """The note of a row that was measured while other programs kept processors busy."""
+    return f"disturbed: other work took {others:.1f} processors" if (others or 0) > QUIET else ""
+
+
 def show(table: Table, row: Row) -> None:
     """Print a row."""
     table.row(
         row.op, row.outputs, row.shape, row.dtype, row.kernel, f"{row.bytes / 1e6:.4g} MB", time_text(row.ms / 1e3),
         f"{row.share_of_copy:.2f}", "" if row.replayed_share is None else f"{row.replayed_share:.2f}",
         time_text(row.torch_ms / 1e3), f"{row.ratio:.1f}x", f"{row.error:.3g}",
-        f"{row.torch_error:.3g}", f"disturbed: other work took {row.others:.1f} processors" if row.others > QUIET else "",
+        f"{row.torch_error:.3g}", disturbed(row.others),
     )  # fmt: skip
 
 
@@ -131,26 +136,38 @@ def summary(rows: Sequence[Row]) -> None:
     """Say how all rows compare with torch."""
     if rows:
         ratios = [row.ratio for row in rows]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        mean = statistics.geometric_mean(ratios)
         print(f"\n{len(rows)} rows; torch takes {mean:.2f} times as long (geometric mean), at least {min(ratios):.2f}.")
 
 
 def plot(rows: Sequence[Row], path: str, device: str) -> None:
     """Bars of the share of copy speed that sternway and torch reach."""
+    shares = {
+        "sternway": [row.share_of_copy for row in rows],
+        "torch": [row.share_of_copy / row.ratio for row in rows],
+    }
+    labels = [f"{row.op} ({row.outputs}) {row.shape} {row.dtype}" for row in rows]
+    bars(path, machine(device), labels, shares, "share of the speed of a copy of as many bytes")
+
+
+def bars(
+    path: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[float | None]], unit: str, *, log: bool = False
+) -> None:
+    """A plot with a bar of each series for each label; None: there is no bar. log: of a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    labels = [f"{row.op} ({row.outputs}) {row.shape} {row.dtype}" for row in rows]
-    figure, axes = plt.subplots(figsize=(10, 1.5 + 0.35 * len(rows)), layout="constrained")
-    places = range(len(rows), 0, -1)
-    axes.barh([y + 0.18 for y in places], [row.share_of_copy for row in rows], 0.36, label="sternway")
-    axes.barh([y - 0.18 for y in places], [row.share_of_copy / row.ratio for row in rows], 0.36, label="torch")
-    axes.set_yticks(list(places), labels)
+    figure, axes = plt.subplots(figsize=(10, 1.5 + 0.35 * len(labels)), layout="constrained")
+    for shift, (name, lengths) in zip((0.18, -0.18), series.items(), strict=True):
+        shown = [(len(labels) - k + shift, length) for k, length in enumerate(lengths) if length is not None]
+        axes.barh([y for y, _ in shown], [length for _, length in shown], 0.36, label=name)
+    axes.set_yticks(range(len(labels), 0, -1), labels)
+    axes.set_xscale("log" if log else "linear")
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlabel("share of the speed of a copy of as many bytes")
-    axes.set_title(machine(device).partition(", torch")[0], fontsize=9)
+    axes.set_xlabel(unit)
+    axes.set_title(title.partition(", torch")[0], fontsize=9)
     axes.legend()
     figure.savefig(path, dpi=120)
     print(f"wrote {path}")

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource, error
 from .._cases.progress import Progress
@@ -23,13 +23,23 @@ from .ranks import bench_ranks
 from .row import Row
 from .sparse import bench_sparse
 from .step import bench_step
+from .step.check import WrongResultError
 from .timing import Call
 
 MOST_BUFFERS = 64
 
 
-class WrongResultError(Exception):
-    """A result that is further from float64 than the rules allow; it gets no time."""
+OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
+    "host": lambda options, device, csv: bench_host(device, csv, options.quiet),
+    "exactness": lambda options, device, csv: bench_exactness(device, csv, options.quiet),
+    "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet),
+    "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet),
+    "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet),
+    "ranks": lambda options, device, csv: bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit)),
+    "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet),
+    "step": lambda options, device, csv: bench_step(options, device, csv),
+}
+"""The benchmarks that measure no rows of the table of cases."""
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -39,29 +49,12 @@ def bench(options: argparse.Namespace) -> int:
     found, _ = cuda_devices()
     device = usable(options.device or (found[0] if found else "cpu"))
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
-    if options.family == "ranks":
-        return bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit))
-    if options.family == "host":
-        return bench_host(device, new_csv, options.quiet)
-    if options.family == "jax":
-        return bench_jax(device, options.rows, new_csv, options.quiet)
-    if options.family == "exactness":
-        return bench_exactness(device, new_csv, options.quiet)
-    if options.family == "carries":
-        return bench_carries(device, new_csv, options.quiet)
-    if options.family == "growth":
-        return bench_growth(device, options.rows, new_csv, options.quiet)
-    if options.family == "sparse":
-        return bench_sparse(device, new_csv, options.quiet)
-    if options.family == "step":
-        return bench_step(options, device, new_csv)
+    if options.family in OTHERS:
+        return OTHERS[options.family](options, device, new_csv)
     chosen = list(rows(options, device))
     if not chosen:
-        families = ", ".join(dict.fromkeys(case.family for case in CASES))
-        print(
-            f"No such row. Families: {families}, host, exactness, carries, growth, jax, ranks, sparse, step; see --rows.",
-            file=sys.stderr,
-        )
+        families = ", ".join(dict.fromkeys([*(case.family for case in CASES), *OTHERS]))
+        print(f"No such row. Families: {families}; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
     done, wrong = [], 0

@@ -43,5 +43,5 @@ KINDS = {
 EXTREMA = tuple(name for name, kind in KINDS.items() if kind.has_indices)
 """The scans that return indices beside values."""
 
-WITH_KERNELS = ("cumsum", "cumprod", "cummax", "logcumsumexp")
+WITH_KERNELS: tuple[ScanKind, ...] = ("cumsum", "cumprod", "cummax", "logcumsumexp")
 """The scans that have CUDA kernels of their own."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+import support
 import torch
 from families import FAMILIES, Family
 from ranks import Ranks, started
-from support import FLOATS, REPORT, name_of
+from support import FLOATS, REPORT, covering, name_of, pairs
 
+PLACES = ("device", "ranks")
+"""The fixtures that say where a test runs. What is chosen is chosen for each place."""
 NO_GPU = "torch sees no CUDA device"
 HAS_GPU = torch.cuda.is_available()
 
@@ -25,7 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     In a worker of pytest-xdist give torch one thread, and sternway this worker's share of the processors, at least two.
     """
-    hypothesis.settings.load_profile("all" if config.getoption("--all") else "default")
+    support.ALL = config.getoption("--all")
+    hypothesis.settings.load_profile("all" if support.ALL else "default")
     if "PYTEST_XDIST_WORKER" in os.environ:
         share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         torch.set_num_threads(1)
@@ -33,11 +40,50 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="run every combination of sizes, and new random examples")
+    parser.addoption("--all", action="store_true", help="run every combination of parameters, and new random examples")
     parser.addoption("--ulp", action="store_true", help="print the largest error of each output, ours and torch's")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def chosen(group: list[pytest.Function]) -> list[pytest.Function]:
+    """The items of one test function by which every two values of two of its parameters meet.
+
+    In the class of a family, all other values meet float32, and a third of them each other dtype: the thirds of three
+    families, which follow each other, are all of them.
+    """
+    together = [mark.args[0] for mark in group[0].iter_markers("parametrize")]
+    joint = [tuple(names) for names in together if not isinstance(names, str)]
+    alone = sorted(set(group[0].callspec.params) - {*PLACES, *itertools.chain(*joint)})
+    axes = [*joint, *((name,) for name in alone)]
+    columns = []  # for each axis the numbers of the items' values
+    for names in axes:
+        values = [tuple(id(item.callspec.params[name]) for name in names) for item in group]
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        columns.append([numbers[value] for value in values])
+    rows = list(zip(*columns, strict=True))
+    family = getattr(group[0].cls, "family", None)
+    spread = axes.index(("dtype",)) if family and ("dtype",) in axes else None
+    if len(axes) < (3 if spread is None else 2):
+        return group
+
+    def needed(feature: Any) -> bool:
+        values = dict(feature) if isinstance(feature[0], tuple) else {}
+        dtype = values.pop(spread, 0)
+        return not dtype or (sum(values.values()) + dtype + FAMILIES.index(family)) % 3 == 0
+
+    return [group[k] for k in covering([{feature for feature in pairs(row) if needed(feature)} for row in rows])]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    groups = collections.defaultdict(list)
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        where = *(params.get(name) for name in PLACES), item.get_closest_marker("gpu") is None
+        groups[item.module, item.cls, item.originalname if params else item.name, where].append(item)
+    if not support.ALL:
+        kept = {item for group in groups.values() for item in (chosen(group) if len(group) > 1 else group)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         if item.get_closest_marker("gpu") and not HAS_GPU:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from support import F64, refusal
+from support import F64, Subclass, is_ours, refusal
 
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 X, DY = [1e30, 1e30, 1e-30], [1.0, 0.0, 0.0]  # torch's cumprod backward gives NaN
-SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 # Ways to write a call of which a function of x has our backward.
 TAKEN = {
-    **{f"torch.{name}": lambda x, name=name: getattr(torch, name)(x, 0) for name in SCANS},
-    **{f"Tensor.{name}": lambda x, name=name: getattr(x, name)(dim=0) for name in SCANS},
+    **{f"torch.{name}": lambda x, name=name: getattr(torch, name)(x, 0) for name in KINDS},
+    **{f"Tensor.{name}": lambda x, name=name: getattr(x, name)(dim=0) for name in KINDS},
     "axis, input": lambda x: torch.cumsum(input=x, axis=0),
     "dtype=None": lambda x: x.cumprod(0, dtype=None),
     "torch.lerp": lambda x: torch.lerp(x, torch.ones_like(x), 0.25),
@@ -32,18 +32,9 @@ LEFT = {
     "another name": lambda x: torch.cumsum(a=x, dim=0),
     "in place": lambda x: x.clone().cumsum_(0),
     "integers": lambda x: torch.cumsum(torch.arange(3), 0) * x.cpu()[:3],
-    "a subclass": lambda x: x.as_subclass(Mine).cumsum(0),
+    "a subclass": lambda x: x.as_subclass(Subclass).cumsum(0),
     "something else": lambda x: x.exp(),
 }
-
-
-class Mine(torch.Tensor):
-    pass
-
-
-def is_ours(y: Any) -> bool:
-    node = (y if isinstance(y, torch.Tensor) else y[0]).grad_fn
-    return getattr(type(node), "_forward_cls", type(node)).__module__.startswith("sternway")
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -16,11 +16,11 @@ from test_accelerate import is_ours
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 module = importlib.import_module("sternway.torch._accelerate")
 X = torch.tensor([0.5, 2.0, 1.5], requires_grad=True)
-SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-NAMES = [(home, name) for home in (torch, torch.Tensor) for name in (*SCANS, "lerp")]
+NAMES = [(home, name) for home in (torch, torch.Tensor) for name in (*KINDS, "lerp")]
 NAMES.append((torch.nn.functional, "embedding_bag"))
 NAMES.append((torch.nn.functional, "embedding"))
 

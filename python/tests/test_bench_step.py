@@ -20,6 +20,7 @@ from sternway.bench.step.case import COMPILE, OURS, TORCH, Contestant, Size, Ste
 from sternway.bench.step.check import Checked, WrongResultError
 
 from sternway.__main__ import parser
+from sternway._kinds import WITH_KERNELS
 
 pytestmark = pytest.mark.alone  # it measures
 SIZE = Size((4, 8), "float32")
@@ -324,7 +325,7 @@ def test_triton_in_the_interpreter() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
+@pytest.mark.parametrize("kind", WITH_KERNELS)
 def test_triton_on_a_gpu(kind: str) -> None:
     """The row of the benchmark has the Triton program, with times of host and device, and memory."""
     [case] = [case for case in table.CASES if case.name == f"{kind}, dim 1"]

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import F32, F64, refusal
+from support import F32, F64, Subclass, is_ours, refusal, values_of
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import EXTREMA, KINDS
 
-KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-PAIRS = ("cummax", "cummin")
 bag = torch.nn.functional.embedding_bag
 INDICES, OFFSETS = torch.tensor([1, 0, 3, 1]), torch.tensor([0, 2])
 
@@ -28,23 +27,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 NAMED = pytest.mark.parametrize("name", OPERATIONS)
 
 
-def values(y: Any) -> torch.Tensor:
-    return y if isinstance(y, torch.Tensor) else y[0]
-
-
-def is_ours(y: Any) -> bool:
-    node = values(y).grad_fn
-    return getattr(type(node), "_forward_cls", type(node)).__module__.startswith("sternway")
-
-
 def gradient(operation: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
     leaf = x.detach().clone().requires_grad_()
-    y = values(operation(leaf))
+    y = values_of(operation(leaf))
     return torch.autograd.grad(y, leaf, torch.ones_like(y))[0]
-
-
-class Mine(torch.Tensor):
-    pass
 
 
 def of_rank(rank: int) -> torch.Tensor:
@@ -56,7 +42,7 @@ STRANGE = {
     "rank 12": lambda: of_rank(12),
     "complex": lambda: torch.complex(of_rank(2), of_rank(2)),
     "meta": lambda: of_rank(2).to("meta"),
-    "a subclass": lambda: of_rank(2).as_subclass(Mine),
+    "a subclass": lambda: of_rank(2).as_subclass(Subclass),
 }
 
 
@@ -71,7 +57,7 @@ def test_accelerate_leaves_to_torch_what_no_plan_does(name: str, strange: str) -
         leaf = x.detach().clone().requires_grad_()
         y = theirs(leaf)
         assert not is_ours(y)
-        return type(y), values(y).detach(), torch.autograd.grad(values(y).abs().sum(), leaf)[0]
+        return type(y), values_of(y).detach(), torch.autograd.grad(values_of(y).abs().sum(), leaf)[0]
 
     refused = refusal((RuntimeError, TypeError), attempt)
     if refused:
@@ -294,7 +280,7 @@ def test_vmap_of_rank_8(name: str) -> None:
     """The batch makes it rank 9, which no plan has: each of the batch is a call."""
     _, ours = OPERATIONS[name]
     x = torch.stack([of_rank(8), of_rank(8).flip(0) + 1])
-    slope = torch.func.grad(lambda x: values(ours(x)).square().sum())
+    slope = torch.func.grad(lambda x: values_of(ours(x)).square().sum())
     torch.testing.assert_close(torch.vmap(slope)(x), torch.stack([slope(row) for row in x]))
 
 
@@ -322,7 +308,7 @@ def test_tensors_of_several_processes(tmp_path: Path) -> None:
 
 ROWS = torch.tensor([[0, 3], [1, 1], [2, 0], [3, 2]])
 DROP_INS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    **{k: lambda x, k=k: values(getattr(st, k)(x, 0)) for k in KINDS},
+    **{k: lambda x, k=k: values_of(getattr(st, k)(x, 0)) for k in KINDS},
     "lerp": lambda x: st.lerp(x, x * 2, x / 4),
     "embedding_bag": lambda x: st.embedding_bag(ROWS.to(x.device), x, mode="sum"),
     "embedding": lambda x: st.embedding(ROWS[:, 0].to(x.device), x),
@@ -400,8 +386,8 @@ def test_keywords_of_torch(kind: str) -> None:
         got, want = ours(**kwargs), theirs(**as_torch)
         assert is_ours(got)
         assert type(got) is type(want)
-        assert torch.equal(values(got), values(want))
-    assert torch.equal(values(ours(x, axis=np.int64(0))), values(theirs(x, 0)))
+        assert torch.equal(values_of(got), values_of(want))
+    assert torch.equal(values_of(ours(x, axis=np.int64(0))), values_of(theirs(x, 0)))
     with st.accelerate():
         assert is_ours(getattr(torch, kind)(x, np.int64(0)))
     for wrong in ({"input": x, "dim": 0}, {"axis": 0, "dim": 0}):
@@ -425,10 +411,10 @@ def test_dtype_and_out_are_torchs_operation() -> None:
     for kind in KINDS:
         plain, ours = x.detach(), getattr(st, kind)
         out: Any = torch.empty(3, 4)
-        out = (out, torch.empty(3, 4, dtype=torch.int64)) if kind in PAIRS else out
+        out = (out, torch.empty(3, 4, dtype=torch.int64)) if kind in EXTREMA else out
         y = ours(plain, 1, out=out)
-        assert values(y).data_ptr() == values(out).data_ptr()
-        assert torch.equal(values(out), values(getattr(torch, kind)(plain, 1)))
+        assert values_of(y).data_ptr() == values_of(out).data_ptr()
+        assert torch.equal(values_of(out), values_of(getattr(torch, kind)(plain, 1)))
         with pytest.raises(sw.UnsupportedError, match=rf"^sternway\.torch\.{kind}: out must be left out with reverse=True"):
             ours(plain, 1, reverse=True, out=out)
         if kind not in ("cumsum", "cumprod"):
@@ -454,8 +440,8 @@ def test_scalars_of_numpy_are_options() -> None:
     for kind in KINDS:
         ours = getattr(st, kind)
         got, want = ours(x, np.int64(1), reverse=np.True_), ours(x, 1, reverse=True)
-        assert torch.equal(values(got), values(want))
-        pair = (torch.autograd.grad(values(y).sum(), x)[0] for y in (got, want))
+        assert torch.equal(values_of(got), values_of(want))
+        pair = (torch.autograd.grad(values_of(y).sum(), x)[0] for y in (got, want))
         assert torch.equal(*pair)
     for weight in (np.float64(0.25), np.float32(0.25), np.float16(0.25), np.int32(2), np.True_, True, 2):
         got, want = st.lerp(x, x * 2, weight), torch.lerp(x, x * 2, float(weight))

@@ -10,20 +10,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks, default_device, seeded, world
-from support import BF16, F16, F32, F64
+from support import BF16, F16, F32, F64, values_of
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 
 import sternway as sw
 import sternway.torch as st
 import sternway.torch.distributed as std
+from sternway._kinds import EXTREMA, KINDS
 
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
 
 INF, NAN = math.inf, math.nan
-KINDS = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
-EXTREMA = ("cummax", "cummin")
 # Lengths of the parts, repeated for all ranks: alike, uneven, and empty first, last and in between.
 CYCLES = ((4, 4), (3, 5), (0, 4), (4, 0), (0, 0), (1, 0, 7), (300, 50))
 TOLERANCE = {F64: 1e-12, F32: 1e-5, F16: 2e-3, BF16: 2e-2}
@@ -35,10 +34,6 @@ def lengths_of(cycle: tuple[int, ...]) -> list[int]:
 
 def part_of(x: Tensor, dim: int, lengths: list[int]) -> Tensor:
     return x.split(lengths, dim)[dist.get_rank()].detach().clone().requires_grad_(x.requires_grad)
-
-
-def values(y: Any) -> Tensor:
-    return y[0] if isinstance(y, tuple) else y
 
 
 def numbers(kind: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -59,16 +54,16 @@ def compare(kind: str, x: Tensor, dim: int, lengths: list[int], reverse: bool) -
     whole = x.clone().requires_grad_()
     want = getattr(st, kind)(whole, dim, reverse=reverse)
     dy = torch.randn(x.shape, dtype=F64, generator=seeded(7)).to(x.dtype)
-    values(want).backward(dy)
+    values_of(want).backward(dy)
     own = part_of(whole, dim, lengths)
     found = getattr(std, kind)(own, dim, reverse=reverse)
-    assert values(found).dtype == x.dtype
-    assert values(found).shape == own.shape
-    close(values(found), part_of(values(want).detach(), dim, lengths), x.dtype)
+    assert values_of(found).dtype == x.dtype
+    assert values_of(found).shape == own.shape
+    close(values_of(found), part_of(values_of(want).detach(), dim, lengths), x.dtype)
     if kind in EXTREMA:
         assert type(found) is type(want)
         assert torch.equal(found.indices, part_of(want.indices, dim, lengths))
-    values(found).backward(part_of(dy, dim, lengths))
+    values_of(found).backward(part_of(dy, dim, lengths))
     assert own.grad is not None
     assert whole.grad is not None
     close(own.grad, part_of(whole.grad, dim, lengths), x.dtype)
@@ -121,8 +116,8 @@ def strided_parts(kind: str) -> None:
     x = numbers(kind, (4 * world(), 6), F64)
     rank = dist.get_rank()
     own = x.T.contiguous().T[4 * rank : 4 * rank + 4, ::2].requires_grad_()
-    want = values(getattr(st, kind)(whole := x[:, ::2].clone().requires_grad_(), 0))
-    found = values(getattr(std, kind)(own, 0))
+    want = values_of(getattr(st, kind)(whole := x[:, ::2].clone().requires_grad_(), 0))
+    found = values_of(getattr(std, kind)(own, 0))
     close(found, part_of(want.detach(), 0, lengths), F64)
     want.sum().backward()
     (grad,) = torch.autograd.grad(found.sum(), own)
@@ -136,7 +131,7 @@ def second_derivatives(kind: str) -> None:
 
     def twice(scan: Callable[..., Any], x: Tensor, dy: Tensor, u: Tensor) -> list[Tensor]:
         x, dy = x.clone().requires_grad_(), dy.clone().requires_grad_()
-        (dx,) = torch.autograd.grad(values(scan(x, 1)), x, dy, create_graph=True)
+        (dx,) = torch.autograd.grad(values_of(scan(x, 1)), x, dy, create_graph=True)
         found = torch.autograd.grad(dx, (x, dy), u, allow_unused=True)
         return [torch.zeros_like(x) if grad is None else grad for grad in found]
 
@@ -189,7 +184,7 @@ def sent_bytes(kind: str, dtype: torch.dtype) -> None:
             x = numbers(kind, (5, n), dtype).requires_grad_()
             sent.clear()
             headers.clear()
-            values(getattr(std, kind)(x, 1)).sum().backward()
+            values_of(getattr(std, kind)(x, 1)).sum().backward()
             assert len(sent) == 2
             assert headers == [1024]
             assert max(sent) <= 5 * (32 if dtype == F64 else 16)
@@ -220,9 +215,9 @@ def groups() -> None:
 
 def repeated_bits(kind: str) -> None:
     x = numbers(kind, (3, 500), F32)
-    first = values(getattr(std, kind)(x, 1))
+    first = values_of(getattr(std, kind)(x, 1))
     for _ in range(3):
-        assert torch.equal(values(getattr(std, kind)(x, 1)), first)
+        assert torch.equal(values_of(getattr(std, kind)(x, 1)), first)
 
 
 def dtensors(kind: str) -> None:
@@ -235,14 +230,14 @@ def dtensors(kind: str) -> None:
             want = getattr(st, kind)(whole, 1, reverse=reverse)
             shared = distribute_tensor(x, mesh, [Shard(1)]).requires_grad_()
             found = getattr(st, kind)(shared, 1, reverse=reverse)
-            assert isinstance(values(found), DTensor)
-            assert values(found).placements == (Shard(1),)
-            close(values(found).full_tensor(), values(want).detach(), F64)
+            assert isinstance(values_of(found), DTensor)
+            assert values_of(found).placements == (Shard(1),)
+            close(values_of(found).full_tensor(), values_of(want).detach(), F64)
             if kind in EXTREMA:
                 assert torch.equal(found.indices.full_tensor(), want.indices)
             dy = torch.randn(x.shape, dtype=F64, generator=seeded(5))
-            values(want).backward(dy)
-            values(found).backward(distribute_tensor(dy, mesh, [Shard(1)]))
+            values_of(want).backward(dy)
+            values_of(found).backward(distribute_tensor(dy, mesh, [Shard(1)]))
             assert shared.grad is not None
             if n % world() == 0:  # torch 2.11 replicates the gradient of a leaf with uneven shards
                 assert shared.grad.placements == (Shard(1),)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 dtensor = pytest.importorskip("torch.distributed.tensor", reason="torch has no torch.distributed")
 if not torch.distributed.is_gloo_available():
@@ -23,7 +24,6 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 R, S0, S1, S2, S3, SUM = Replicate(), Shard(0), Shard(1), Shard(2), Shard(3), Partial()
-KINDS = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 
 
 @functools.cache

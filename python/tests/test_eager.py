@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import F32, F64
+from support import F32, F64, Subclass
 from test_torch import NAMES, SAVING, calls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -315,10 +315,6 @@ def test_compilers(name: str, device: str) -> None:
     for found in results:
         for ours, other in zip(found, want, strict=True):
             torch.testing.assert_close(ours, other, **ROUNDED)
-
-
-class Subclass(torch.Tensor):
-    """A class of tensors without behavior of its own."""
 
 
 @ALL

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from families import EMBEDDING_BAG, make
 from families.embedding_bag import MODES
 from hypothesis import given
 from hypothesis import strategies as hs
-from support import F32, F64, FLOATS, Snapshot, name_of
+from support import F32, F64, FLOATS, Snapshot, free_memory, name_of
 from torch.autograd.gradcheck import gradcheck, gradgradcheck
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -477,16 +476,8 @@ def test_any_call(c: dict[str, Any]) -> None:
         np.testing.assert_allclose(got.astype(float), value.reshape(got.shape), rtol=unit, atol=100 * unit)
 
 
-def free_memory() -> float:
-    """GiB that this machine can give."""
-    for row in Path("/proc/meminfo").read_text().splitlines():
-        if row.startswith("MemAvailable"):
-            return int(row.split()[1]) / 2**20
-    return 0.0
-
-
 def require_memory(gib: float) -> None:
-    if (free := free_memory()) < gib:
+    if (free := free_memory() / 2**30) < gib:
         pytest.skip(f"{gib} GiB are needed, {free:.1f} are free")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import BF16, F16, F32, F64
+from support import BF16, F16, F32, F64, is_ours
 from torch.autograd.gradcheck import gradcheck, gradgradcheck
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -36,11 +36,6 @@ def table(device: str, dtype: torch.dtype = F64, columns: int = 3) -> torch.Tens
 
 def indices_on(device: str, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(INDICES, dtype=dtype, device=device)
-
-
-def is_ours(y: torch.Tensor) -> bool:
-    node = y.grad_fn
-    return getattr(type(node), "_forward_cls", type(node)).__module__.startswith("sternway")
 
 
 @EACH

@@ -15,6 +15,7 @@ from support import F32, Snapshot, one_sentence
 import sternway as sw
 import sternway.torch as st
 from sternway import errors
+from sternway._kinds import KINDS
 
 UNSUPPORTED, INVALID = sw.UnsupportedError, sw.InvalidProblemError
 EITHER = (UNSUPPORTED, INVALID)  # the documents put the case into neither class
@@ -391,7 +392,7 @@ def test_classes_have_public_names(name: str) -> None:
 INTEGERS = np.ones((1, 1, 2, 2), np.int64)
 ROW = np.ones((2, 2))
 OF_INTEGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    **{name: (getattr(sw, name), "x") for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "rope")},
+    **{name: (getattr(sw, name), "x") for name in (*KINDS, "rope")},
     **{name: (getattr(sw, name), "dy") for name in ("cumsum_backward", "rope_backward")},
     **{
         name: (lambda x, name=name: getattr(sw, name)(x, x), "dy")

@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from support import F64
+from support import F64, values_of
 
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 INDICES, OFFSETS = torch.tensor([3, 0, 4, 3, 3, 1]), torch.tensor([0, 2, 2, 3])
 TABLE = torch.linspace(0, 3, 20, dtype=F64).view(1, 5, 4)
 Q = torch.arange(-10, 10, dtype=torch.int8).view(5, 4)
-KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 Function = Callable[..., torch.Tensor]
-
-
-def values(y: Any) -> torch.Tensor:
-    return y if isinstance(y, torch.Tensor) else y.values
 
 
 # Functions of a parameter [5, 4] and of an input [5, 4].
 DROP_INS: dict[str, Function] = {
-    **{k: lambda w, x, k=k: values(getattr(st, k)(w * x, 0)) for k in KINDS},
-    **{f"{k} reverse": lambda w, x, k=k: values(getattr(st, k)(x * w, -1, reverse=True)) for k in KINDS},
+    **{k: lambda w, x, k=k: values_of(getattr(st, k)(w * x, 0)) for k in KINDS},
+    **{f"{k} reverse": lambda w, x, k=k: values_of(getattr(st, k)(x * w, -1, reverse=True)) for k in KINDS},
     "lerp": lambda w, x: st.lerp(x, w, 0.25),
     "lerp with a tensor": lambda w, x: st.lerp(x, w[0], x[:, :1] * w[1:2]),
     **{

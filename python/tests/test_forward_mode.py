@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 STRAIGHT_THROUGH = "fake_quantize"  # whose gradient is not that of its forward
 
@@ -95,7 +96,7 @@ def test_gradients_keep_tangents(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
+@pytest.mark.parametrize("name", KINDS)
 def test_scans_as_torch(name: str, reverse: bool, device: str) -> None:
     """With a zero, ties and reversed; a batch at once."""
     x = torch.tensor([[2.0, 0.0, 3.0, 3.0], [1.0, -1.0, 0.0, 0.0]], dtype=F64, device=device)

@@ -27,6 +27,7 @@ from hypothesis import strategies as hs
 from support import refusal
 
 import sternway as sw
+from sternway._kinds import KINDS
 
 
 class Hostile:
@@ -133,7 +134,7 @@ JUNK = (*((lambda value=value: value) for value in VALUES), *MAKERS)
 
 X, IDS, SCALE = torch.ones(2, 3), torch.tensor([[0, 1], [1, 2]]), torch.ones(2)
 FUNCTIONS: dict[str, dict[str, Any]] = {
-    **{name: {"x": X} for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")},
+    **{name: {"x": X} for name in KINDS},
     "cumsum_backward": {"dy": X},
     "cumprod_backward": {"dy": X, "x": X},
     "cummax_backward": {"dy": X, "x": X},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from conformance import Conformance
 from families import LERP, make
-from support import F16, F32, F64, FLOATS, check, name_of, summed
+from support import F16, F32, F64, FLOATS, check, free_memory, name_of, summed
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
@@ -143,12 +142,6 @@ class TestLerp(Conformance):
                 check(f"lerp {name}", out, summed(term, leaf.shape, dtype), rival)
             tested += 1
         assert tested >= 10
-
-
-def free_memory() -> int:
-    """Bytes that Linux could hand out without swapping."""
-    (line,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
-    return int(line.split()[1]) << 10
 
 
 @pytest.mark.alone

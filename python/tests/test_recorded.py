@@ -15,17 +15,12 @@ import pytest
 import torch
 from families import FAMILIES, ROPE, ROPE_FORWARD, Family, Problem, make
 from families.base import Tensors
-from support import F32
+from support import F32, Subclass
 from torch.autograd import forward_ad
 
 import sternway as sw
 import sternway.torch as st
 from sternway._lerp import split_weight
-
-
-class Subclass(torch.Tensor):
-    pass
-
 
 RECORDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "leaf": lambda x: x.clone().requires_grad_(),

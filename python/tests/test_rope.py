@@ -8,11 +8,11 @@ import pytest
 import torch
 from conformance import Conformance
 from families import ROPE, ROPE_FORWARD, make
-from families.rope import joined, members
 from support import BF16, F16, F32, F64, FLOATS, check, name_of, refusal
 
 import sternway as sw
 import sternway.torch as st
+from sternway._cases.rope import joined, members
 
 PAIRINGS = ("interleaved", "half")
 CONVENTIONS: dict[str, dict[str, Any]] = {

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families.rope import joined, members
 from support import BF16, F16, F32, F64, refusal
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import sternway as sw
 import sternway.torch as st
+from sternway._cases.rope import joined, members
 
 PAIRINGS = ("half", "interleaved")
 COLUMNS = ("halves", "neighbours")

@@ -11,16 +11,16 @@ from conformance import Conformance, same_bits
 from families import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS, Family, Problem, make
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BF16, F16, F32, F64, Maker, Snapshot, bits, check
+from support import BF16, DIRECTIONS, F16, F32, F64, Maker, Snapshot, bits, check
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
+from sternway._kinds import KINDS
 
 INF, NAN = math.inf, math.nan
 # One and two; around a warp and a group of lanes; a tile and a half; rows that a block holds; rows that are cut into parts.
 LENGTHS = (1, 2, 31, 32, 33, 100, 1000, 8192, 16384, 65536)
-EXTREMA = (CUMMAX, CUMMIN)
-KINDS = pytest.mark.parametrize("scan", SCANS, ids=lambda family: family.name)
+EACH_SCAN = pytest.mark.parametrize("scan", SCANS, ids=lambda family: family.name)
 
 
 def problem_of(family: Family, inputs: dict[str, torch.Tensor], **fields: Any) -> Problem:
@@ -43,7 +43,7 @@ def of_rows(family: Family, dy: Any, x: Any, dtype: torch.dtype, device: str, **
 class Scans(Conformance):
     """What every kind must hold besides."""
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     @pytest.mark.parametrize("n", LENGTHS)
     def test_length(self, n: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
         """The scanned dimension last, first and in the middle."""
@@ -62,12 +62,16 @@ class Scans(Conformance):
         problem = make(self.family, (16, 40000), dtype, device, dim=0)
         problem.check(problem.run())
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-    def test_long_columns(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
+    @DIRECTIONS
+    @pytest.mark.parametrize(
+        ("shape", "dim"),
+        [((128, 4096), 0), ((1100, 520), 0), ((5, 1024, 328), 1), ((9000, 128), 0), ((3, 130, 2048), 1)],
+        ids=str,
+    )
+    def test_long_columns(self, shape: tuple[int, ...], dim: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
         """Tiles that are full and some that are not, the last columns too; one tile, several, and parts of a column."""
-        for shape, dim in (((128, 4096), 0), ((1100, 520), 0), ((5, 1024, 328), 1), ((9000, 128), 0), ((3, 130, 2048), 1)):
-            problem = make(self.family, shape, dtype, device, dim=dim, reverse=reverse)
-            problem.check(problem.run(), rival=False)
+        problem = make(self.family, shape, dtype, device, dim=dim, reverse=reverse)
+        problem.check(problem.run(), rival=False)
 
     @pytest.mark.parametrize(
         ("shape", "layout"),
@@ -186,7 +190,7 @@ PRODUCTS = {
 class TestCumprod(Scans):
     family = CUMPROD
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     @pytest.mark.parametrize(("x", "dy", "want"), PRODUCTS.values(), ids=PRODUCTS.keys())
     def test_values(self, x: Any, dy: Any, want: Any, reverse: bool, device: str) -> None:
         for dtype in (F32, F64):
@@ -281,7 +285,7 @@ TIES = {
 
 
 class Extrema(Scans):
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     def test_ties(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
         for family, tie, x, want in TIES.values():
             if family is self.family:
@@ -308,7 +312,7 @@ class Extrema(Scans):
         problem.check(problem.run())
 
     @pytest.mark.parametrize("n", LENGTHS)
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    @DIRECTIONS
     def test_indices_of_the_forward(self, n: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
         """The result by x, whose last winner the indices name."""
         for shape, dim in (((4, n), 1), ((n, 4), 0)):
@@ -463,7 +467,7 @@ class TestLogcumsumexp(Scans):
             0, torch.arange(i + 1, device=device), torch.softmax(x[0, : i + 1], 0)) for i in range(500)])))  # fmt: skip
 
 
-@KINDS
+@EACH_SCAN
 @pytest.mark.parametrize("dtype", [F32, F64, BF16, F16], ids=str)
 def test_samples_of_torch(scan: Family, dtype: torch.dtype, device: str) -> None:
     """Every sample that PyTorch tests its own operation with."""
@@ -487,7 +491,7 @@ def test_samples_of_torch(scan: Family, dtype: torch.dtype, device: str) -> None
     assert tested >= 3
 
 
-@KINDS
+@EACH_SCAN
 def test_dim_out_of_range(scan: Family) -> None:
     for shape, dims in (((), (-2, 1)), ((3, 4), (-3, 2, 2**40))):
         for dim in dims:
@@ -503,7 +507,7 @@ def test_unknown_kind_and_tie() -> None:
         sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cummax", (3,), F32, tie="middle"), "cpu")
 
 
-@KINDS
+@EACH_SCAN
 def test_operands_that_the_kind_does_not_have(scan: Family) -> None:
     problem = make(scan, (5,), F32, "cpu")
     extra = {"x": torch.ones(5)} if scan is CUMSUM else {"indices": torch.zeros(5, dtype=torch.int64)}
@@ -524,14 +528,11 @@ def test_one_row_of_2_to_the_26_elements(device: str) -> None:
     assert torch.equal(dx[0], torch.arange(n, 0, -1, dtype=F64).to(F32))
 
 
-SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-
-
-@pytest.mark.parametrize("name", [*SCANS, *(f"{name}_backward" for name in SCANS)])
+@pytest.mark.parametrize("name", [*KINDS, *(f"{name}_backward" for name in KINDS)])
 def test_axis_is_dim(name: str) -> None:
     """NumPy's name of the dimension. It alone finds a scan that does not take it, or that ignores one of two."""
     scan, x = getattr(sw, name), torch.tensor([[3.0, 1.0, 2.0], [1.0, 5.0, 4.0]])
-    operands = (x,) if name in (*SCANS, "cumsum_backward") else (x, x)
+    operands = (x,) if name in (*KINDS, "cumsum_backward") else (x, x)
 
     def arrays(result: Any) -> tuple[Any, ...]:
         return result if isinstance(result, tuple) else (result,)

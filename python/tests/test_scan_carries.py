@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 import torch
 from families import FORWARD_SCANS, SCANS, Family, Problem, make
-from families.scan import back, rows_of
-from families.scan_forward import places
-from support import F16, F32, F64, Guarded
+from families.scan import back, places, rows_of
+from support import DIRECTIONS, F16, F32, F64, Guarded
 from torch import Tensor
 
 import sternway as sw
+from sternway._kinds import KINDS
 
 INF, NAN = math.inf, math.nan
 EXTREMA = {"cummax": 1, "cummin": -1}
 # A chunk shorter than a vector, longer than a tile of some threads, empty, and of one element.
 CUTS = ((5, 300, 0, 1, 94), (128, 272), (400,), (0, 400), (399, 1))
 SHAPES = (((3, -1), 1), ((-1, 3), 0), ((2, -1, 5), 1), ((-1,), 0), ((70, -1), -1), ((-1, 130), 0))
-DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 FORWARD = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
 BACKWARD = pytest.mark.parametrize("scan", SCANS, ids=lambda family: family.name)
 
@@ -63,11 +62,12 @@ class Chunks:
 
     @property
     def numbers(self) -> int:
-        return {"cumsum": 1, "cummax": 3, "cummin": 3}.get(self.kind, 2)
+        return KINDS[self.kind].carry_size
 
     @property
     def gradient_numbers(self) -> int:
-        return 1 if self.kind == "cumsum" else 4 if self.kind == "cumprod" and self.dtype == F64 else 2
+        kind = KINDS[self.kind]
+        return kind.gradient_carry_size_float64 if self.dtype == F64 else kind.gradient_carry_size
 
 
 def forward(chunks: Chunks, layout: str = "contiguous") -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -324,10 +324,10 @@ def test_carries_by_definition(device: str) -> None:
     assert carry("cummin", 3, reverse=True).tolist() == [[1.0, 0.0, 0.0], [-2.0, 0.0, 0.0]]
 
 
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_empty_chunks(kind: str, device: str) -> None:
     """An empty chunk passes on what enters it, and without that the state of no elements."""
-    numbers = {"cumsum": 1, "cummax": 3, "cummin": 3}.get(kind, 2)
+    numbers = KINDS[kind].carry_size
     plan = sw.ScanPlan.select(sw.ScanDescriptor(kind, (2, 0), F32, carries=True), device)
     x = torch.empty(2, 0, device=device)
     out = torch.full((2, numbers), NAN, dtype=F64, device=device)

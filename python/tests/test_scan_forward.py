@@ -10,16 +10,22 @@ import pytest
 import torch
 from conformance import Conformance
 from families import FORWARD_SCANS, Family, Problem, make
-from families.scan import back, rows_of
-from families.scan_forward import (
-    CUMMAX_FORWARD,
-    CUMMIN_FORWARD,
-    CUMPROD_FORWARD,
-    CUMSUM_FORWARD,
-    LOGCUMSUMEXP_FORWARD,
-    places,
+from families.scan import back, places, rows_of
+from support import (
+    BF16,
+    DIRECTIONS,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    INPUT_LAYOUTS,
+    OUTPUT_LAYOUTS,
+    Guarded,
+    Maker,
+    Snapshot,
+    arrange,
+    pairwise,
 )
-from support import BF16, F16, F32, F64, FLOATS, INPUT_LAYOUTS, OUTPUT_LAYOUTS, Guarded, Maker, Snapshot, arrange
 
 import sternway as sw
 
@@ -28,8 +34,8 @@ INF, NAN = math.inf, math.nan
 LENGTHS = (1, 2, 31, 32, 33, 100, 130, 1000, 8192, 65536)
 # Vectors of four, full or not; where sums in float64 are compensated; where rows need no transposition.
 SHORT_LENGTHS = (1, 3, 4, 5, 8, 16, 17, 127, 128)
-KINDS = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
-DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+CUMSUM_FORWARD, CUMPROD_FORWARD, CUMMAX_FORWARD, CUMMIN_FORWARD, LOGCUMSUMEXP_FORWARD = FORWARD_SCANS
+EACH_SCAN = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
 
 
 def problem_of(family: Family, x: torch.Tensor, **fields: Any) -> Problem:
@@ -82,22 +88,18 @@ class Scans(Conformance):
 
     @DIRECTIONS
     def test_layouts_of_rows_that_alternate(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
-        for shape in ((300, 4), (300, 2), (300, 3), (3, 200)):
-            for layout in INPUT_LAYOUTS:
-                problem = make(self.family, shape, dtype, device, dim=0, reverse=reverse, layouts=layout)
-                for out in OUTPUT_LAYOUTS:
-                    problem.check(problem.run(layout=out))
+        shapes = ((300, 4), (300, 2), (300, 3), (3, 200))
+        for shape, layout, out in pairwise(shapes, INPUT_LAYOUTS, OUTPUT_LAYOUTS):
+            problem = make(self.family, shape, dtype, device, dim=0, reverse=reverse, layouts=layout)
+            problem.check(problem.run(layout=out))
 
     def test_special_values_anywhere(self, dtype: torch.dtype, device: str) -> None:
-        for n in (40, 1000, 5000):
-            base = make(self.family, (3, n), dtype, device)
-            for special in (NAN, INF, -INF, 0.0):
-                for place in (0, 1, n // 2, n - 1):
-                    for shape, dim in (((3, n), 1), ((n, 3), 0)):
-                        x = base.inputs["x"].clone()
-                        x[1, place] = x[2, place // 2] = special
-                        problem = problem_of(self.family, x.reshape(shape) if dim else x.T.contiguous(), dim=dim)
-                        problem.check(problem.run())
+        for n, special, place, dim in pairwise((40, 1000, 5000), (NAN, INF, -INF, 0.0), (0, 1, 0.5, -1), (0, 1)):
+            x = make(self.family, (3, n), dtype, device).inputs["x"]
+            at = n // 2 if place == 0.5 else place % n
+            x[1, at] = x[2, at // 2] = special
+            problem = problem_of(self.family, x if dim else x.T.contiguous(), dim=dim)
+            problem.check(problem.run())
 
 
 class TestCumsum(Scans):
@@ -112,6 +114,13 @@ class TestCumsum(Scans):
             y = sw.cumsum(torch.ones(shape, dtype=BF16, device=device), dim).double().cpu().movedim(dim, -1)
             want = torch.arange(1, 65537, dtype=F64).to(BF16).double().expand(y.shape)
             assert torch.equal(y, want)
+
+    @DIRECTIONS
+    def test_ones_that_float32_loses(self, reverse: bool, device: str) -> None:
+        """Two ones behind 2^24, each of which a sum in float32 loses, are there together."""
+        for pad in (None, 0.0):
+            y = scanned("cumsum", [2.0**24, 1, 1], F32, device, reverse, pad)
+            assert y.tolist() == [2.0**24, 2.0**24, 2.0**24 + 2]
 
     @DIRECTIONS
     def test_infinities(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
@@ -135,6 +144,10 @@ PRODUCTS: dict[str, tuple[list[float], list[float], tuple[torch.dtype, ...]]] = 
     "a zero stays": ([2, 0, INF, 3], [2, 0, 0, 0], FLOATS),
     "NaN stays": ([2, 0, NAN, 0], [2, 0, NAN, NAN], FLOATS),
     "NaN and infinity": ([NAN, 0, INF], [NAN, NAN, NAN], FLOATS),
+    "subnormal factors": (
+        [2.0**-1074, 2.0**1000, 2.0**-1074, 2.0**1023, 2.0**100], [2.0**-1074, 2.0**-74, 0, 2.0**-125, 2.0**-25], (F64,)
+    ),
+    "signs of zero": ([-1, 0, -2, 3], [-1, -0.0, 0, 0], FLOATS),
     "signs": ([-1, 2, -INF, -1], [-1, -2, INF, -INF], FLOATS),
 }  # fmt: skip
 
@@ -143,14 +156,16 @@ class TestCumprod(Scans):
     family = CUMPROD_FORWARD
 
     @DIRECTIONS
-    @pytest.mark.parametrize(("x", "want", "dtypes"), PRODUCTS.values(), ids=PRODUCTS.keys())
-    def test_values(self, x: Any, want: Any, dtypes: Any, reverse: bool, dtype: torch.dtype, device: str) -> None:
-        if dtype not in dtypes:
-            pytest.skip(f"the range of {dtype} is another one")
+    @pytest.mark.parametrize(
+        ("x", "want", "dtype"),
+        [pytest.param(*row[:2], dtype, id=f"{name} {dtype}") for name, row in PRODUCTS.items() for dtype in row[2]],
+    )
+    def test_values(self, x: Any, want: Any, dtype: torch.dtype, reverse: bool, device: str) -> None:
         want = torch.tensor(want, dtype=F64).to(dtype)
         for pad in (None, 1.0):
             y = scanned("cumprod", x, dtype, device, reverse, pad)
             torch.testing.assert_close(y, want, rtol=2 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+            assert torch.equal(y.signbit()[want == 0], want.signbit()[want == 0])
         rows = torch.ones(13, len(x), dtype=F64)
         rows[2] = rows[7] = rows[12] = torch.tensor(x, dtype=F64)
         rows = (rows.flip(1) if reverse else rows).to(device, dtype)
@@ -341,7 +356,7 @@ class TestLogcumsumexp(Scans):
             torch.testing.assert_close(y[1].double(), torch.tensor(-40.0, dtype=F64).exp(), rtol=1e-6, atol=0)
 
 
-@KINDS
+@EACH_SCAN
 def test_wrong_calls(scan: Family) -> None:
     kind = scan.name.removesuffix("_forward")
     function, x = getattr(sw, kind), torch.ones(3, 4)

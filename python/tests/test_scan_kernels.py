@@ -8,9 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from families.scan import DEFINITIONS, rows_of
+from families.scan import rows_of
 
 import sternway as sw
+from sternway._cases.scan import DEFINITIONS
+from sternway._kinds import WITH_KERNELS
 
 # For 132 SMs: cooperative rows (few and long), more rows than CTAs, panels whole and split; ends that no tile fills; rows that
 # begin inside an aligned vector.
@@ -209,7 +211,7 @@ def test_columns_that_are_done_again_agree(kind: str, shape: tuple[int, ...], dt
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [301, 1001, 8193, 50257])
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
+@pytest.mark.parametrize("kind", WITH_KERNELS)
 def test_rows_that_begin_inside_vectors(kind: str, length: int, reverse: bool, dtype: torch.dtype) -> None:
     """Of a length that no vector divides: nothing between the rows is written, and what is there counts nowhere."""
     torch.manual_seed(length)

@@ -7,24 +7,19 @@ import inspect
 import pytest
 import torch
 from families.scan import truth as scan_truth
-from support import F16, F32, F64, FLOATS, check
+from support import DIRECTIONS, F16, F32, F64, FLOATS, check, values_of
 from torch.autograd.gradcheck import gradcheck, gradgradcheck
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import EXTREMA, KINDS, WITH_KERNELS
 
-KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-PAIRS = ("cummax", "cummin")
 INF = float("inf")
 SCANS = pytest.mark.parametrize("kind", KINDS)
 
 
 def leaf(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=F64).to(device, dtype).requires_grad_()
-
-
-def values(y: object) -> torch.Tensor:
-    return y if isinstance(y, torch.Tensor) else y.values
 
 
 @SCANS
@@ -36,12 +31,12 @@ def test_names_values_and_types_are_torchs(kind: str, dtype: torch.dtype, device
         x = leaf(shape, dtype, device)
         ours, theirs = getattr(st, kind)(x, -1), getattr(torch, kind)(x, -1)
         assert type(ours) is type(theirs)
-        for a, b in zip(*((y,) if kind not in PAIRS else y for y in (ours, theirs)), strict=True):
+        for a, b in zip(*((y,) if kind not in EXTREMA else y for y in (ours, theirs)), strict=True):
             assert a.dtype == b.dtype
             assert a.stride() == b.stride()
             if dtype in (F32, F64):  # torch's sums of 16 bits are rounded after each term on CUDA
                 torch.testing.assert_close(a, b)
-        assert torch.autograd.grad(values(ours).sum(), x)[0].shape == shape
+        assert torch.autograd.grad(values_of(ours).sum(), x)[0].shape == shape
 
 
 @SCANS
@@ -49,15 +44,15 @@ def test_the_forward_is_that_of_a_plan(kind: str, device: str) -> None:
     """With and without a gradient, by name and inside accelerate(); torch's with forward=False."""
     x = torch.randn(3, 700, device=device).bfloat16()
     plan = getattr(sw, kind)(x, -1)
-    want = plan[0] if kind in PAIRS else plan
+    want = plan[0] if kind in EXTREMA else plan
     for leaf_or_not in (x, x.clone().requires_grad_()):
-        assert torch.equal(values(getattr(st, kind)(leaf_or_not, -1)), want)
+        assert torch.equal(values_of(getattr(st, kind)(leaf_or_not, -1)), want)
         with st.accelerate():
-            assert torch.equal(values(getattr(torch, kind)(leaf_or_not, -1)), want)
+            assert torch.equal(values_of(getattr(torch, kind)(leaf_or_not, -1)), want)
         with st.accelerate(forward=False):
-            theirs = values(getattr(torch, kind)(leaf_or_not, -1))
-        assert torch.equal(theirs, values(getattr(torch, kind)(x, -1)))
-    if kind in PAIRS:
+            theirs = values_of(getattr(torch, kind)(leaf_or_not, -1))
+        assert torch.equal(theirs, values_of(getattr(torch, kind)(x, -1)))
+    if kind in EXTREMA:
         assert torch.equal(getattr(st, kind)(x, -1).indices, plan[1])
 
 
@@ -70,11 +65,11 @@ def test_what_torchs_forward_gets_wrong(device: str) -> None:
 
 
 @SCANS
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@DIRECTIONS
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_gradients_of_gradients(kind: str, dim: int, reverse: bool, device: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return values(getattr(st, kind)(x, dim, reverse=reverse))
+        return values_of(getattr(st, kind)(x, dim, reverse=reverse))
 
     x = leaf((3, 4, 2), F64, device)
     assert gradcheck(function, x)
@@ -125,7 +120,7 @@ def test_second_gradient_of_logcumsumexp_far_from_zero(device: str) -> None:
 @SCANS
 def test_third_gradients(kind: str, device: str) -> None:
     def slope(x: torch.Tensor) -> torch.Tensor:
-        y = values(getattr(st, kind)(x, 0))
+        y = values_of(getattr(st, kind)(x, 0))
         return torch.autograd.grad(y.square().sum(), x, create_graph=True)[0]
 
     assert gradgradcheck(slope, leaf((4,), F64, device))
@@ -138,10 +133,10 @@ def test_the_gradient_lies_as_x_does(kind: str, device: str) -> None:
     dy = torch.randn(6, 5, 4, device=device)
     for x in (leaf((4, 5, 6), F32, device).detach().permute(2, 1, 0), torch.randn(6, 4, 5, device=device).mT):
         x = x.requires_grad_()
-        (dx,) = torch.autograd.grad(values(getattr(st, kind)(x, 1)), x, dy)
+        (dx,) = torch.autograd.grad(values_of(getattr(st, kind)(x, 1)), x, dy)
         assert dx.stride() == x.stride()
         dense = x.detach().contiguous().requires_grad_()
-        (other,) = torch.autograd.grad(values(getattr(st, kind)(dense, 1)), dense, dy)
+        (other,) = torch.autograd.grad(values_of(getattr(st, kind)(dense, 1)), dense, dy)
         assert device != "cpu" or torch.equal(dx, other)
         truth = scan_truth(descriptor, {"dy": dy, "x": x})["dx"]
         for found in (dx, other):
@@ -153,11 +148,11 @@ def test_the_gradient_lies_as_x_does(kind: str, device: str) -> None:
 def test_vmap(kind: str, where: int, device: str) -> None:
     x = leaf((3, 4, 5), F32, device).detach()
     for dim in (0, 1, -1):
-        got = torch.vmap(lambda row, dim=dim: values(getattr(st, kind)(row, dim)), in_dims=where)(x)
-        rows = [values(getattr(st, kind)(row, dim)) for row in x.unbind(where)]
+        got = torch.vmap(lambda row, dim=dim: values_of(getattr(st, kind)(row, dim)), in_dims=where)(x)
+        rows = [values_of(getattr(st, kind)(row, dim)) for row in x.unbind(where)]
         torch.testing.assert_close(got, torch.stack(rows))
     for reverse in (False, True):  # of numbers
-        slope = torch.func.grad(lambda v, reverse=reverse: values(getattr(st, kind)(v, 0, reverse=reverse)).square())
+        slope = torch.func.grad(lambda v, reverse=reverse: values_of(getattr(st, kind)(v, 0, reverse=reverse)).square())
         torch.testing.assert_close(torch.vmap(slope)(x[:, 0, 0]), 2 * x[:, 0, 0])
         torch.testing.assert_close(torch.vmap(torch.func.grad(slope))(x[:, 0, 0]), torch.full((3,), 2.0, device=device))
 
@@ -166,7 +161,7 @@ def test_vmap(kind: str, where: int, device: str) -> None:
 def test_dtypes_without_a_gradient_of_ours_stay_with_torch(kind: str, device: str) -> None:
     whole = torch.tensor([3, 1, 2], device=device)
     if kind != "logcumsumexp":
-        ours, theirs = values(getattr(st, kind)(whole, 0)), values(getattr(torch, kind)(whole, 0))
+        ours, theirs = values_of(getattr(st, kind)(whole, 0)), values_of(getattr(torch, kind)(whole, 0))
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
     if kind in ("cumsum", "cumprod"):
@@ -180,7 +175,7 @@ def test_dtypes_without_a_gradient_of_ours_stay_with_torch(kind: str, device: st
 def test_expanded_gradient_is_not_copied(kind: str, dtype: torch.dtype, n: int, device: str) -> None:
     """A sum hands on one number, of everything or of each row, and the bits are those of numbers that lie side by side."""
     x = leaf((7, n), dtype, device)
-    y = values(getattr(st, kind)(x, 1))
+    y = values_of(getattr(st, kind)(x, 1))
     numbers = [torch.ones(1, 1, dtype=dtype, device=device)]
     if n >= 1000:  # on GPUs other threads do short rows that differ
         numbers.append(torch.randn(7, 1, device=device).to(dtype))
@@ -212,7 +207,7 @@ def test_every_float_is_ours() -> None:
         assert type(y.grad_fn).__name__.startswith("_Scan")
 
 
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "logcumsumexp", "cummax"])
+@pytest.mark.parametrize("kind", WITH_KERNELS)
 def test_our_forward_runs_under_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
     """Alone finds torch's forward under autocast, which rounds more than once; the dtype is that of torch's policy."""
     x = torch.randn(5, 300, device=device).to(dtype).requires_grad_()

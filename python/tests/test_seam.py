@@ -18,6 +18,7 @@ import pytest
 import torch
 from forged import DLTensor, Managed, describe, longs, new_capsule
 from interpreter import python
+from support import Subclass
 
 import sternway as sw
 from sternway import _library
@@ -156,10 +157,6 @@ def shrunk(x: torch.Tensor) -> torch.Tensor:
 
 def negated(x: torch.Tensor) -> torch.Tensor:
     return torch.complex(x, x).conj().imag
-
-
-class Subclass(torch.Tensor):
-    pass
 
 
 @pytest.mark.usefixtures("met")

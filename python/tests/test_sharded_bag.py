@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import sternway as sw
 import sternway.torch as st
 import sternway.torch.distributed as std
+from sternway._cases.case import roundings
 
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
@@ -146,9 +147,9 @@ def compare(
     sizes = [size_y, size_dweight]
     if weighted:
         sizes.append(truths[0][2].abs().clamp(min=float(truths[0][2].abs().max()) if len(b.indices) else 1.0))
-    names = ("y", "dweight", "dweights")[: len(ours)]
+    names, carried = ("y", "dweight", "dweights")[: len(ours)], F64 if dtype == F64 else F32
     for name, got, want, size, part, single_result in zip(names, ours, truths[0], sizes, cut, truths[1], strict=False):
-        truth = Truth(part(want), torch.maximum(part(size), part(want).abs()), dtype, F64 if dtype == F64 else F32, 64)
+        truth = Truth(part(want), torch.maximum(part(size), part(want).abs()), dtype, carried, roundings(64))
         check(f"sharded bag {name}", got, truth, part(single_result))
 
 

@@ -15,6 +15,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 
 def leaves_of(dtype: torch.dtype, device: str, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -330,7 +331,7 @@ def calls(device: str) -> dict[str, Any]:
 
 
 LINEAR = ("rope", "apply_rotary_pos_emb", "cumsum", "embedding")  # their gradient depends on no input
-SAVING = ("lerp", "dequantize", "fake_quantize", "embedding_bag", "cumprod", "cummax", "cummin", "logcumsumexp")
+SAVING = ("lerp", "dequantize", "fake_quantize", "embedding_bag", *(kind.name for kind in KINDS.values() if kind.operands))
 NAMES = (*SAVING, *LINEAR)
 
 

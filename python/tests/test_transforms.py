@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import sternway as sw
 import sternway.torch as st
+from sternway._kinds import KINDS
 
 # aot_eager traces forward and backward as inductor does, and needs no compiler on the machine.
 BACKENDS = ("eager", "aot_eager")
@@ -199,7 +200,7 @@ def test_fake_tensors(name: str, device: str) -> None:
     assert [(g.shape, g.dtype, g.device) for g in grads] == [(t.shape, t.dtype, t.device) for t in inputs]
 
 
-@pytest.mark.parametrize("name", ["lerp", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
+@pytest.mark.parametrize("name", ["lerp", *KINDS])
 def test_meta_tensors(name: str) -> None:
     function, inputs = calls("cpu")[name]
     metas = tuple(t.detach().to("meta").requires_grad_() for t in inputs)

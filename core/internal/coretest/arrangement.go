@@ -30,7 +30,8 @@ type arrangement struct {
 }
 
 // Arrange allocates the operands of a trial in the layouts of a scheme.
-func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme) *arrangement {
+func (c *Trial) Arrange(t testing.TB, plan *core.Plan, s *Scheme) *arrangement {
+	shape := ShapeOf(plan)
 	r := &arrangement{
 		name: fmt.Sprintf("%s on %s", s.Name, plan.Device()), plan: plan, shape: shape, Workspace: newWorkspace(plan),
 		Operands: make([]*Memory, len(ProblemOf(plan).Operands)),

@@ -80,6 +80,9 @@ func (d *definition) offsets(shape []int64, operands [][]int64) [][]int64 {
 
 // evaluate is every output in row-major order. Shapes of absent operands are nil.
 func (d *definition) evaluate(shape []int64, operands [][]int64, in [4][]float64) (out [3][]sumOf) {
+	if len(shape) == 0 { // a number is a token of one
+		shape = []int64{1}
+	}
 	offsets := d.offsets(shape, operands)
 	for o, s := range operands[d.inputs:] {
 		if s != nil {

@@ -110,7 +110,7 @@ func kindsModule() string {
 		fmt.Fprintf(&text, "        Kind(%q, %s, %d, %d, %d),\n", kind.Name, tuple(operands), kind.CarrySize, kind.GradientCarrySize, kind.GradientCarrySizeFloat64)
 	}
 	text.WriteString("    )\n}\n\"\"\"By name, in the order of the documents.\"\"\"\n\nEXTREMA = tuple(name for name, kind in KINDS.items() if kind.has_indices)\n\"\"\"The scans that return indices beside values.\"\"\"\n")
-	fmt.Fprintf(&text, "\nWITH_KERNELS = %s\n\"\"\"The scans that have CUDA kernels of their own.\"\"\"\n", tuple(withKernels))
+	fmt.Fprintf(&text, "\nWITH_KERNELS: tuple[ScanKind, ...] = %s\n\"\"\"The scans that have CUDA kernels of their own.\"\"\"\n", tuple(withKernels))
 	return text.String()
 }
 

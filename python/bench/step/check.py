@@ -17,7 +17,7 @@ The roundings of one operation reach all gradients behind it, so that the errors
 
 
 class WrongResultError(Exception):
-    """A result of sternway that is further from the truth than the rules allow; its row gets no time."""
+    """A result of sternway that is further from the truth than the rules allow; it gets no time."""
 
 
 def roundings(dtype: str, count: float) -> float:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..._cases import CASES, Problem, TorchSource, Truth, error
 from ..._cases.case import wide
-from ..._cases.scan import GROWTH, KINDS
+from ..._cases.scan import GROWTH
+from ..._kinds import KINDS
 from .case import COMPILE, OURS, TORCH, Checked, Contestant, Size, Step, StepCase, by_gradient, ways
 from .check import WrongResultError, deviation, require, roundings
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..._cases.progress import Progress
 from ..._cases.table import Table, shape_text, time_text
-from ..timing import QUIET
+from ..report import bars, disturbed
 from .case import COMPILE, OURS, TORCH, Size
 
 
@@ -90,8 +90,7 @@ def cells(row: Row) -> list[str]:
     rivals = [f"{line.contestant} {times(line.ms, ours.ms)}" for line in row.rivals() if line.ms is not None]
     rivals += [f"{line.contestant} forward {times(line.forward_ms, ours.forward_ms)}" for line in row.rivals() if not line.ms]
     rivals += [f"{line.contestant} {line.note}" for line in row.lines if line.note.startswith("failed")]
-    if (ours.others or 0) > QUIET:
-        rivals.append(f"disturbed: other work took {ours.others:.1f} processors")
+    rivals += filter(None, [disturbed(ours.others)])
     compiled = row.line(COMPILE)
     return [
         *head,
@@ -120,7 +119,9 @@ def summary(rows: Sequence[Row], seconds: float) -> None:
             found = list(ratios(rows, contestant, part))
             if found:
                 worst, where = min(found)
-                print(f"  {contestant + title:<46} {mean(x for x, _ in found):7.2f}x   {worst:.2f}x  {where}")
+                print(
+                    f"  {contestant + title:<46} {statistics.geometric_mean(x for x, _ in found):7.2f}x   {worst:.2f}x  {where}"
+                )
     for note, steps in notes(rows).items():
         print(f"{note}: {', '.join(steps)}")
 
@@ -131,12 +132,6 @@ def ratios(rows: Sequence[Row], contestant: str, part: str) -> Iterable[tuple[fl
         ours, theirs = row.line(OURS), row.line(contestant)
         if ours and theirs and getattr(ours, part) and getattr(theirs, part):
             yield getattr(theirs, part) / getattr(ours, part), f"{row.step} {shape_text(row.size.shape)} {row.size.dtype}"
-
-
-def mean(numbers: Iterable[float]) -> float:
-    """The geometric mean."""
-    logs = [math.log(x) for x in numbers]
-    return math.exp(sum(logs) / len(logs))
 
 
 def notes(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -151,22 +146,10 @@ def notes(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def plot(rows: Sequence[Row], path: str, title: str) -> None:
     """Bars of how many times as long the step of each other contestant takes as that of sternway."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     shown = [row for row in rows if row.line(OURS) and row.line(TORCH)]
-    figure, axes = plt.subplots(figsize=(10, 1.5 + 0.35 * len(shown)), layout="constrained")
-    for shift, contestant in ((0.18, TORCH), (-0.18, COMPILE)):
-        bars = [(len(shown) - k + shift, ratio) for k, row in enumerate(shown) for ratio, _ in ratios([row], contestant, "ms")]
-        axes.barh([y for y, _ in bars], [ratio for _, ratio in bars], 0.36, label=contestant)
     labels = [f"{row.step} {shape_text(row.size.shape)} {row.size.dtype}" for row in shown]
-    axes.set_yticks(range(len(shown), 0, -1), labels)
-    axes.set_xscale("log")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlabel("times as long as a step with sternway")
-    axes.set_title(title.partition(", torch")[0], fontsize=9)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    print(f"wrote {path}")
+    series = {
+        contestant: [next((ratio for ratio, _ in ratios([row], contestant, "ms")), None) for row in shown]
+        for contestant in (TORCH, COMPILE)
+    }
+    bars(path, title, labels, series, "times as long as a step with sternway", log=True)

@@ -38,11 +38,16 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Truth:
-    """One output in float64, the magnitude its rounding errors scale with, and the accumulator roundings allowed."""
+    """One output in the widest format, the magnitude its rounding errors scale with, and the accumulator roundings allowed."""
 
     value: Array
     size: Array
     roundings: float
+
+
+def roundings(n: int) -> float:
+    """The roundings of the accumulator that a sum of n terms may carry, which is added in blocks."""
+    return 4 + math.log2(max(n, 1))
 
 
 def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
@@ -54,9 +59,9 @@ def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
     dims = tuple(d for d, n in enumerate(terms.shape) if d < lead or (like.shape[d - lead] == 1 and n != 1))
     size = abs(terms) if size is None else size
     if not dims:
-        return Truth(terms, size, 4)
+        return Truth(terms, size, roundings(1))
     shape, count = tuple(like.shape), math.prod(terms.shape[d] for d in dims)
-    return Truth(terms.sum(dims).reshape(shape), ((size * size).sum(dims) ** 0.5).reshape(shape), 4 + math.log2(max(count, 1)))
+    return Truth(terms.sum(dims).reshape(shape), ((size * size).sum(dims) ** 0.5).reshape(shape), roundings(count))
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ class Problem:
         return values, leaves
 
     def truths(self) -> dict[str, Truth]:
-        """Every output in float64, by definition."""
+        """Every output by definition, in the format of `wide`."""
         values = Values(**{k: wide(v) if hasattr(v, "shape") else v for k, v in vars(self.values).items()})
         return {name: output.truth(values) for name, output in self.case.outputs.items()}
 
@@ -210,13 +215,29 @@ class Problem:
 
 
 def wide(x: Array) -> Array:
-    """An array in float64."""
-    return x.double() if hasattr(x, "double") else x.astype("float64")
+    """An array of torch in float64, of NumPy in longdouble."""
+    return x.double() if hasattr(x, "double") else x.astype("longdouble")
 
 
 def library(x: Array) -> Any:
     """The module that an array comes from: torch or numpy."""
     return sys.modules[type(x).__module__.partition(".")[0]]
+
+
+def whole(x: Array) -> Array:
+    """Integers from the float64 copies that the truth is computed from."""
+    return x.long() if hasattr(x, "long") else x.astype("int64")
+
+
+def numbers(like: Array, n: int) -> Array:
+    """0 .. n - 1, on the device and by the library of an array."""
+    lib = library(like)
+    return whole(lib.arange(n, **on(like)))
+
+
+def on(x: Array) -> dict[str, Any]:
+    """The keywords by which torch allocates on the device of x."""
+    return {"device": x.device} if hasattr(x, "index_add") else {}
 
 
 def error(out: Array, truth: Truth) -> float:

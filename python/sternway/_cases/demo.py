@@ -6,6 +6,7 @@ import csv
 import importlib
 import itertools
 import math
+import statistics
 from pathlib import Path
 
 from . import CASES, FORMATS, Problem, SeriesSource, error
@@ -35,8 +36,7 @@ def demo(*, quiet: bool = False) -> int:
         for case, dtype in rows:
             progress.step(f"{case.op} {case.name} {dtype}")
             ratios.append(one(table, Problem(case, SeriesSource(returns, device), case.demo or (), dtype)))
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"\n{len(ratios)} rows; torch takes {mean:.1f} times as long (geometric mean).")
+    print(f"\n{len(ratios)} rows; torch takes {statistics.geometric_mean(ratios):.1f} times as long (geometric mean).")
     return 0
 
 

@@ -25,6 +25,8 @@ from .case import Case, Output, Shape, Truth, Values, library, summed
 from .source import Source
 
 QUANT_MIN, QUANT_MAX = -4, 3
+LEAST = 2.0**-1074
+"""The smallest float64."""
 
 # ---------------------------------------------------------------------------------------------------------- dequantize
 
@@ -59,9 +61,16 @@ def dscale(v: Values) -> Truth:
     return summed(v.dy * (v.q - zero_of(v)), v.scale, abs(v.dy) * (abs(v.q) + abs(zero_of(v))))
 
 
+def dzero_point(v: Values) -> Truth:
+    """-s sum dy by definition: the sum is scaled, and not its terms."""
+    total = summed(v.dy, v.zero_point)
+    return Truth(-v.scale * total.value, abs(v.scale) * total.size, total.roundings)
+
+
 DX = Output("q", lambda v: summed(v.dy * v.scale, v.dy))
 DSCALE = Output("scale", dscale)
-DZERO_POINT = Output("zero_point", lambda v: summed(-v.scale * v.dy, v.zero_point))
+DZERO_POINT = Output("zero_point", dzero_point)
+GRADIENTS = {"dx": DX, "dscale": DSCALE, "dzero_point": DZERO_POINT}
 
 
 def describe_forward(v: Values) -> DequantizePerTokenDescriptor:
@@ -118,9 +127,15 @@ def describe_fake(v: Values) -> FakeQuantizePerTokenBackwardDescriptor:
 
 
 def levels(v: Values) -> tuple[Any, Any, Any, Any]:
-    """x / scale, the rounded zero point, the clamped level, and whether it was within the bounds before."""
-    zero = v.zero_point.round().clip(v.quant_min, v.quant_max) if hasattr(v, "zero_point") else 0 * v.scale
-    steps = v.x / v.scale
+    """x / scale, the zero point, the clamped level, and whether it was within the bounds before.
+
+    A zero point is rounded and clamped unless it `is_whole`, of an integer dtype. Where scale is 0, x / scale is the limit of
+    small scales.
+    """
+    zero = getattr(v, "zero_point", library(v.x).zeros_like(v.scale))
+    if not getattr(v, "is_whole", False):
+        zero = zero.round().clip(v.quant_min, v.quant_max)
+    steps = v.x / library(v.x).where(v.scale == 0, LEAST, v.scale)
     t = steps.round() + zero
     return steps, zero, t.clip(v.quant_min, v.quant_max), (t >= v.quant_min) & (t <= v.quant_max)
 
@@ -128,25 +143,26 @@ def levels(v: Values) -> tuple[Any, Any, Any, Any]:
 def fake_dx(v: Values) -> Truth:
     """dx by definition: dy inside the bounds, 0 outside."""
     *_, inside = levels(v)
-    return summed(v.dy * inside, v.dy)
+    return summed(library(v.x).where(inside, v.dy, 0.0), v.dy)
 
 
 def fake_dscale(v: Values) -> Truth:
     """dscale by definition: the sum of dy ((q - z) - x / s) inside and of dy (q - z) outside."""
     steps, zero, q, inside = levels(v)
-    steps = steps * inside
+    steps = library(v.x).where(inside, steps, 0.0)
     return summed(v.dy * ((q - zero) - steps), v.scale, abs(v.dy) * (abs(q - zero) + abs(steps)))
 
 
 def fake_dzero_point(v: Values) -> Truth:
     """dzero_point by definition: the sum of -s dy outside."""
     *_, inside = levels(v)
-    return summed(-v.scale * v.dy * ~inside, v.zero_point)
+    return summed(library(v.x).where(inside, 0.0, -v.scale * v.dy), v.zero_point)
 
 
 FAKE_DX = Output("x", fake_dx)
 FAKE_DSCALE = Output("scale", fake_dscale)
 FAKE_DZERO_POINT = Output("zero_point", fake_dzero_point)
+FAKE_GRADIENTS = {"dx": FAKE_DX, "dscale": FAKE_DSCALE, "dzero_point": FAKE_DZERO_POINT}
 
 
 def describe_fake_forward(v: Values) -> FakeQuantizePerTokenDescriptor:
@@ -237,14 +253,10 @@ MEASURED: dict[str, Any] = {
 CASES = (
     case("dx", quantized, {"dx": DX}, reads=("dy", "scale"), **MEASURED),
     case("dx, dscale", quantized, {"dx": DX, "dscale": DSCALE}, **MEASURED),
-    case("dx, dscale, dzero_point", with_zero_point, {"dx": DX, "dscale": DSCALE, "dzero_point": DZERO_POINT}),
+    case("dx, dscale, dzero_point", with_zero_point, GRADIENTS),
     fake_case("dx", unquantized, {"dx": FAKE_DX}, **MEASURED),
     fake_case("dx, dscale", unquantized, {"dx": FAKE_DX, "dscale": FAKE_DSCALE}, **MEASURED),
-    fake_case(
-        "dx, dscale, dzero_point",
-        unquantized_with_zero_point,
-        {"dx": FAKE_DX, "dscale": FAKE_DSCALE, "dzero_point": FAKE_DZERO_POINT},
-    ),
+    fake_case("dx, dscale, dzero_point", unquantized_with_zero_point, FAKE_GRADIENTS),
     forward_case("y", quantized, **MEASURED),
     forward_case("y by zero_point", with_zero_point),
     fake_forward_case("y", unquantized, **MEASURED),

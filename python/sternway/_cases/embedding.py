@@ -8,12 +8,11 @@ A shape is (rows of weight, D, positions), or (positions, D) with a few rows.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 from .._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
-from .case import Case, Output, Shape, Truth, Values
-from .embedding_bag import Draw, numbers, one_row, sums, uniform, whole, zipf
+from .case import Case, Output, Shape, Truth, Values, numbers, roundings, whole
+from .embedding_bag import Draw, one_row, sums, uniform, zipf
 from .source import Source
 
 
@@ -34,7 +33,7 @@ def dweight(v: Values) -> Truth:
     at, total = whole(v.indices), len(v.indices)
     pick = numbers(v.dy, total)
     value, square = (sums(at, v.weight.shape[0], x, pick) for x in (v.dy, v.dy * v.dy))
-    return Truth(value, square**0.5, 4 + math.log2(max(total, 1)))
+    return Truth(value, square**0.5, roundings(total))
 
 
 def by_torch(v: Values) -> Any:

@@ -8,13 +8,12 @@ A shape is (rows of weight, D, bags, positions of a bag), or (bags, D) with a fe
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 from .._arrays import Array
 from .._embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
-from .case import Case, Output, Shape, Truth, Values, library
+from .case import Case, Output, Shape, Truth, Values, library, numbers, on, roundings, whole
 from .source import Source
 
 Draw = Callable[[Source, int, int], Array]
@@ -67,11 +66,6 @@ def describe(v: Values) -> EmbeddingBagBackwardDescriptor:
     )
 
 
-def whole(x: Array) -> Array:
-    """Integers from the float64 copies that the truth is computed from."""
-    return x.long() if hasattr(x, "long") else x.astype("int64")
-
-
 def added(into: Array, at: Array, rows: Array, pick: Array) -> Array:
     """into[at[k]] += rows[pick[k]], a block of k at a time."""
     step = 1 << 17
@@ -101,11 +95,8 @@ def sums(at: Array, count: int, rows: Array, pick: Array) -> Array:
 
 
 def zeros(like: Array, rows: int) -> Array:
-    """Rows of zeros in float64."""
-    lib = library(like)
-    return lib.zeros(
-        (rows, like.shape[1]), dtype=lib.float64, **({"device": like.device} if hasattr(like, "index_add") else {})
-    )
+    """Rows of zeros."""
+    return library(like).zeros((rows, like.shape[1]), dtype=like.dtype, **on(like))
 
 
 def dweight(v: Values) -> Truth:
@@ -120,25 +111,14 @@ def dweight(v: Values) -> Truth:
         terms = v.dy / width if v.mode == "mean" else v.dy
         pick, count, most = numbers(v.dy, len(at)) // width, rows, len(at)
     value, square = (sums(at, count, x, pick).reshape(v.weight.shape) for x in (terms, terms * terms))
-    return Truth(value, square**0.5, 4 + math.log2(max(most, 1)))
-
-
-def numbers(like: Array, n: int) -> Array:
-    """0 .. n - 1, on the device and by the library of an array."""
-    lib = library(like)
-    return whole(lib.arange(n, **on(like)))
-
-
-def on(x: Array) -> dict[str, Any]:
-    """The keywords by which torch allocates on the device of x."""
-    return {"device": x.device} if hasattr(x, "index_add") else {}
+    return Truth(value, square**0.5, roundings(most))
 
 
 def dsample(v: Values) -> Truth:
     """d_per_sample_weights by definition: dot(dy[bag(i)], weight[indices[i]])."""
     bag = numbers(v.dy, len(v.indices)) // max(1, len(v.indices) // v.dy.shape[0])
     products = v.dy[bag] * v.weight[whole(v.indices)]
-    return Truth(products.sum(1), (products * products).sum(1) ** 0.5, 4 + math.log2(v.dy.shape[1]))
+    return Truth(products.sum(1), (products * products).sum(1) ** 0.5, roundings(v.dy.shape[1]))
 
 
 def by_torch(v: Values) -> Any:

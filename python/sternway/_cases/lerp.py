@@ -11,6 +11,7 @@ from .source import Source
 DA = Output("a", lambda v: summed((1 - v.weight) * v.dy, v.a))
 DB = Output("b", lambda v: summed(v.weight * v.dy, v.b))
 DWEIGHT = Output("weight", lambda v: summed(v.dy * (v.b - v.a), v.weight))
+GRADIENTS = {"da": DA, "db": DB, "dweight": DWEIGHT}
 
 
 def number(source: Source, shape: Shape, dtype: str) -> Values:
@@ -70,7 +71,7 @@ CASES = (
         demo=(1024, 1024), cpu=SQUARES, cuda=((16384, 8192),),
     ),
     case(
-        "da, db, dweight per row", weight_per_row, {"da": DA, "db": DB, "dweight": DWEIGHT},
+        "da, db, dweight per row", weight_per_row, GRADIENTS,
         demo=(1024, 1024), cpu=SQUARES, cuda=((16384, 8192),),
     ),
 )  # fmt: skip

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import decimal
 import functools
+import itertools
 import math
+import operator
 from typing import Any
 
 from .._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
 from .._types import Layout, Pairing
-from .case import Case, Output, Shape, Truth, Values, library
+from .case import Case, Output, Shape, Truth, Values, library, numbers, on, roundings
 from .source import Source
 
 
@@ -20,6 +22,85 @@ def shaped(shape: Shape) -> Shape:
     """[B, H, S, D] with an even D, of any shape."""
     four = (*(1,) * (4 - len(shape)), *shape)
     return (math.prod(four[:-3]), *four[-3:-1], four[-1] + four[-1] % 2)
+
+
+def members(x: Any, pairing: str) -> tuple[Any, Any]:
+    """The first and the second member of each pair."""
+    half = x.shape[-1] // 2
+    return (x[..., :half], x[..., half:]) if pairing == "half" else (x[..., ::2], x[..., 1::2])
+
+
+def joined(i: Any, j: Any, pairing: str) -> Any:
+    """The inverse of members."""
+    lib = library(i)
+    if pairing == "half":
+        return lib.concatenate((i, j), -1)
+    return lib.stack((i, j), -1).reshape((*i.shape[:-1], 2 * i.shape[-1]))
+
+
+def rotated(d: RopeDescriptor | RopeBackwardDescriptor, x: Any, ci: Any, si: Any, cj: Any, sj: Any) -> Any:
+    """y of x [..., D]; elements outside of the rotated part are copied."""
+    first, end = d.rotary_start, d.rotary_start + rotary_dim(d)
+    i, j = members(x[..., first:end], d.pairing)
+    turned = joined(ci * i - si * j, cj * j + sj * i, d.pairing)
+    return library(x).concatenate((x[..., :first], turned, x[..., end:]), -1)
+
+
+def truth(d: RopeDescriptor | RopeBackwardDescriptor, x: Any, ci: Any, si: Any, cj: Any, sj: Any) -> Truth:
+    """y of x, or dx of dy, the transpose."""
+    if isinstance(d, RopeBackwardDescriptor):
+        si, sj = -sj, -si
+    size = rotated(d, abs(x), abs(ci), -abs(si), abs(cj), abs(sj))
+    return Truth(rotated(d, x, ci, si, cj, sj), size, roundings(2))
+
+
+def rotary_dim(d: RopeDescriptor | RopeBackwardDescriptor) -> int:
+    """The number of rotated elements of a head."""
+    return d.head_dim if d.rotary_dim is None else d.rotary_dim
+
+
+def factors(
+    d: RopeDescriptor | RopeBackwardDescriptor, like: Any, positions: Any = None, cos: Any = None, sin: Any = None
+) -> tuple[Any, Any, Any, Any]:
+    """c_i, s_i, c_j, s_j of every token [S, r/2] or [B, 1, S, r/2], of angles formed in float64 of the nearest frequencies."""
+    lib, r = library(like), rotary_dim(d)
+    positions = numbers(like, d.seq_len) if positions is None else positions
+
+    def heads(x: Any) -> Any:
+        return x[:, None] if x.ndim == 3 else x
+
+    if cos is not None:
+        c, s = (heads(look_up(table, positions)) for table in (cos, sin))
+        if c.shape[-1] == r // 2:
+            return c, s, c, s
+        (ci, cj), (si, sj) = members(c, d.pairing), members(s, d.pairing)
+        return ci, si, cj, sj
+    frequency = lib.asarray(frequencies(r, d.base), dtype=lib.float64, **on(like))
+    if d.angle == "float32":
+        theta = lib.asarray(positions, dtype=lib.float32)[..., None] * lib.asarray(frequency, dtype=lib.float32)
+        theta = lib.asarray(theta, dtype=lib.float64)
+    else:
+        theta = lib.asarray(positions, dtype=lib.float64)[..., None] * frequency
+    c, s = lib.cos(heads(theta)), lib.sin(heads(theta))
+    return c, s, c, s
+
+
+def look_up(table: Any, positions: Any) -> Any:
+    """The rows of a table [P, ...] or of one for each batch [B, P, ...], for positions [S] or [B, S]."""
+    if table.ndim == 2:
+        return table[positions]
+    batch = numbers(table, table.shape[0])[:, None]
+    return table[batch, positions if positions.ndim == 2 else positions[None]]
+
+
+@functools.lru_cache(maxsize=64)
+def frequencies(r: int, base: float = 10000.0) -> tuple[float, ...]:
+    """base ** (-2 k / r), each rounded to the nearest float64, as positions multiply its error."""
+    with decimal.localcontext() as context:
+        context.prec = 50
+        root = (-2 * decimal.Decimal(base).ln() / max(r, 1)).exp()
+        powers = itertools.accumulate(itertools.repeat(root, max(r // 2 - 1, 0)), operator.mul, initial=decimal.Decimal(1))
+        return tuple(map(float, itertools.islice(powers, r // 2)))
 
 
 def case(
@@ -36,66 +117,46 @@ def case(
 
     thd: arrays are [B S, H, D], tokens of one sequence. forward: the case is the rotation of x, not its gradient.
     """
-
-    def extent(d: int) -> int:
-        return int(d * rotary) // 2 * 2
-
     layout: Layout = "thd" if thd else "bhsd"
 
     def inputs(source: Source, shape: Shape, dtype: str) -> Values:
         b, h, s, d = shaped(shape)
         dy, x = (source.cast(source.normal((b * s, h, d) if thd else (b, h, s, d)), dtype) for _ in range(2))
-        cos, sin = halves(heads_first(dy), extent(d))
         values = Values(dy=dy, x=x)
         if tables:
-            single = "float64" if dtype == "float64" else "float32"
-            values.cos, values.sin = (source.cast(library(dy).concatenate((t, t), -1), single) for t in (cos, sin))
+            single, lib = "float64" if dtype == "float64" else "float32", library(dy)
+            cos, sin, *_ = factors(describe(values), dy)
+            values.cos, values.sin = (source.cast(lib.concatenate((t, t), -1), single) for t in (cos, sin))
         return values
 
-    def describe(v: Values) -> RopeDescriptor | RopeBackwardDescriptor:
+    def describe(v: Values, dtype: Any = None) -> RopeDescriptor | RopeBackwardDescriptor:
         b, h, s, d = (1, *heads_first(v.dy).shape) if thd else v.dy.shape
         kind = RopeDescriptor if forward else RopeBackwardDescriptor
-        return kind(b, h, s, d, v.dy.dtype, pairing=pairing, rotary_dim=extent(d), layout=layout)
+        return kind(b, h, s, d, dtype or v.dy.dtype, pairing=pairing, rotary_dim=int(d * rotary) // 2 * 2, layout=layout)
 
     def heads_first(x: Any) -> Any:
         """[..., H, S, D], or back."""
         return library(x).moveaxis(x, 0, 1) if thd else x
 
-    def truth(v: Values) -> Truth:
-        given = v.x if forward else v.dy
-        r, lib = extent(given.shape[-1]), library(given)
-        cos, sin = factors(v, given, r)
-        if forward:  # the transpose
-            sin = -sin
-        i, j = split(given[..., :r])
-        rest = given[..., r:]
-        value = lib.concatenate((*joined(cos * i + sin * j, cos * j - sin * i), rest), -1)
-        size = lib.concatenate((*joined(abs(cos * i) + abs(sin * j), abs(cos * j) + abs(sin * i)), abs(rest)), -1)
-        return Truth(value, size, 5)
+    def given(v: Values) -> dict[str, Any]:
+        return {"cos": v.cos, "sin": v.sin} if tables else {}
 
-    def factors(v: Values, x: Any, r: int) -> tuple[Any, ...]:
-        """Of every token, where they meet its heads."""
-        cos, sin = (v.cos[..., : r // 2], v.sin[..., : r // 2]) if tables else halves(heads_first(x), r)
-        return (cos[:, None], sin[:, None]) if thd else (cos, sin)
-
-    def split(x: Any) -> tuple[Any, Any]:
-        half = x.shape[-1] // 2
-        return (x[..., :half], x[..., half:]) if pairing == "half" else (x[..., ::2], x[..., 1::2])
-
-    def joined(i: Any, j: Any) -> tuple[Any, ...]:
-        if pairing == "half":
-            return i, j
-        stacked = library(i).stack((i, j), -1)
-        return (stacked.reshape((*i.shape[:-1], 2 * i.shape[-1])),)
+    def truth_of(v: Values) -> Truth:
+        d, x = describe(v, "float64"), heads_first(v.x if forward else v.dy)
+        found = truth(d, x, *factors(d, x, **given(v)))
+        return Truth(heads_first(found.value), heads_first(found.size), found.roundings)
 
     def by_torch(v: Values) -> Any:
-        """What models write, with tables that are made once."""
+        """What models write, with tables that are made once, in float32 where x is no float64."""
         import torch
 
-        r = extent(v.x.shape[-1])
-        i, j = split(v.x[..., :r])
+        d = describe(v)
+        r = rotary_dim(d)
+        i, j = members(v.x[..., :r], pairing)
         if not hasattr(v, "made"):
-            v.made = tables_of_models(v, r)
+            single = torch.promote_types(v.x.dtype, torch.float32)
+            found = (t[:, None] if thd else t for t in factors(d, v.x, **given(v))[:2])
+            v.made = tuple(t.to(single).to(v.x.dtype) for t in found)
         cos, sin = v.made
         if pairing == "half":
             cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
@@ -104,48 +165,22 @@ def case(
             turned = torch.stack((i * cos - j * sin, i * sin + j * cos), -1).flatten(-2)
         return turned if r == v.x.shape[-1] else torch.cat((turned, v.x[..., r:]), -1)
 
-    def tables_of_models(v: Values, r: int) -> tuple[Any, ...]:
-        """Cosines and sines of x's dtype, made in float32 where x is no float64."""
-        import torch
-
-        single = torch.promote_types(v.x.dtype, torch.float32)
-        return tuple(t.to(single).to(v.x.dtype) for t in factors(v, v.x, r))
-
     def drop_in(v: Values) -> Any:
         """sternway.torch.rope."""
         import sternway.torch
 
-        given = {"cos": v.cos, "sin": v.sin} if tables else {}
-        return sternway.torch.rope(v.x, pairing=pairing, rotary_dim=extent(v.x.shape[-1]), layout=layout, **given)
+        return sternway.torch.rope(v.x, pairing=pairing, rotary_dim=rotary_dim(describe(v)), layout=layout, **given(v))
 
     if forward:
         return Case(
-            "rope", name, RopePlan, inputs, describe, {"y": Output("x", truth)}, by_torch,
+            "rope", name, RopePlan, inputs, describe, {"y": Output("x", truth_of)}, by_torch,
             "the rotation with tables at hand", reads=("x", "cos", "sin"), **options,
         )  # fmt: skip
     reads = ("dy", "cos", "sin") if tables else ("dy",)
     return Case(
-        "rope", name, RopeBackwardPlan, inputs, describe, {"dx": Output("x", truth)}, by_torch,
+        "rope", name, RopeBackwardPlan, inputs, describe, {"dx": Output("x", truth_of)}, by_torch,
         "autograd of the rotation with tables at hand", reads=reads, drop_in=drop_in, **options,
     )  # fmt: skip
-
-
-def halves(like: Any, r: int) -> tuple[Any, Any]:
-    """Cosines and sines [S, r/2] in float64, for positions 0 .. S-1."""
-    lib = library(like)
-    where = {"device": like.device} if hasattr(like, "is_cuda") else {}
-    positions = lib.arange(like.shape[-2], dtype=lib.float64, **where)
-    angles = positions[:, None] * lib.asarray(frequencies(r), dtype=lib.float64, **where)
-    return lib.cos(angles), lib.sin(angles)
-
-
-@functools.lru_cache(maxsize=64)
-def frequencies(r: int) -> tuple[float, ...]:
-    """10000 ** (-2 k / r), each rounded to the nearest float64, as positions multiply its error."""
-    with decimal.localcontext() as context:
-        context.prec = 40
-        step = -2 * decimal.Decimal(10000).ln() / max(r, 1)
-        return tuple(float((k * step).exp()) for k in range(r // 2))
 
 
 SHAPES: dict[str, Any] = {

@@ -7,11 +7,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from support import Guarded, Maker, Snapshot, Truth, arrange, check
+from support import Guarded, Maker, Snapshot, Truth, arrange, check, stated
 from torch import Tensor
 
+from sternway._cases.case import Output, Values
+
 Tensors = dict[str, Tensor]
+
+
+def truths(outputs: Mapping[str, Output], inputs: Tensors, values: Values, data: torch.dtype) -> dict[str, Truth]:
+    """The truth of the outputs whose input is there, by the definitions that selftest and bench use.
+
+    values: the inputs in longdouble, shaped as the definitions want them.
+    """
+    found = {}
+    with np.errstate(all="ignore"):
+        for name, output in outputs.items():
+            if output.of in inputs:
+                like = inputs[output.of]
+                found[name] = stated(output.truth(values), like, like.dtype if like.is_floating_point() else data, data)
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
-"""y = (q - z) s, and its gradients.
-
-x = (q - z) s:  dx = dy s,  ds = sum_d dy (q - z),  dz = -s sum_d dy, where the sum is scaled and not its terms."""
+"""y = (q - z) s, and its gradients."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from support import BF16, F16, F32, F64, Maker, Truth, name_of, summed
+from support import BF16, F16, F32, F64, Maker, Truth, name_of, wide
 
 import sternway as sw
+from sternway._cases.case import Output, Values
+from sternway._cases.dequantize import GRADIENTS, Y
 
-from .base import Family, Problem, Tensors
+from .base import Family, Problem, Tensors, truths
 
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 ZERO_POINTS = (None, *INTEGERS, F32, F64, F16, BF16)
@@ -57,22 +56,21 @@ def build(
     return fields, inputs
 
 
+def values_of(inputs: Tensors, **more: Any) -> Values:
+    """The inputs in longdouble, with numbers of tokens along rows."""
+    shape = tuple(next(x for name, x in inputs.items() if name not in ("scale", "zero_point")).shape)
+    per_token = {name: per_row(x, shape) for name, x in inputs.items() if name in ("scale", "zero_point")}
+    return Values(**{name: wide(x) for name, x in {**inputs, **per_token}.items()}, **more)
+
+
+def of_floating(outputs: dict[str, Output], inputs: Tensors) -> dict[str, Output]:
+    """The outputs without dzero_point where the zero point is an integer."""
+    floating = "zero_point" in inputs and inputs["zero_point"].is_floating_point()
+    return outputs if floating else {name: output for name, output in outputs.items() if name != "dzero_point"}
+
+
 def truth(_descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    dy, scale, shape = inputs["dy"].to(F64), inputs["scale"], tuple(inputs["dy"].shape)
-    s, q = per_row(scale, shape), inputs["q"].to(F64)
-    z = per_row(inputs["zero_point"], shape) if "zero_point" in inputs else torch.zeros_like(s)
-    data = inputs["dy"].dtype
-    dscale = summed(dy * (q - z), s.shape, scale.dtype, data, dy * (q.abs() + z.abs()))
-    outputs = {"dx": summed(dy * s, shape, data), "dscale": reshaped(dscale, scale)}
-    if "zero_point" in inputs and inputs["zero_point"].is_floating_point():
-        dy_sum = summed(dy, s.shape, inputs["zero_point"].dtype, data)
-        dz = replace(dy_sum, value=-s * dy_sum.value, size=s.abs() * dy_sum.size)
-        outputs["dzero_point"] = reshaped(dz, inputs["zero_point"])
-    return outputs
-
-
-def reshaped(sums: Truth, like: torch.Tensor) -> Truth:
-    return replace(sums, value=sums.value.reshape(like.shape), size=sums.size.reshape(like.shape))
+    return truths(of_floating(GRADIENTS, inputs), inputs, values_of(inputs), inputs["dy"].dtype)
 
 
 def by_torch(_descriptor: Any, inputs: Tensors) -> Tensors:
@@ -137,10 +135,7 @@ def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple
 
 
 def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    q, shape, dtype = inputs["q"].to(F64), tuple(inputs["q"].shape), getattr(torch, descriptor.dtype)
-    s = per_row(inputs["scale"], shape)
-    z = per_row(inputs["zero_point"], shape) if "zero_point" in inputs else torch.zeros_like(s)
-    return {"y": summed((q - z) * s, shape, dtype, magnitude=s.abs() * (q.abs() + z.abs()))}
+    return truths({"y": Y}, inputs, values_of(inputs), getattr(torch, descriptor.dtype))
 
 
 def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:

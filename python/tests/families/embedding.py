@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth, name_of
 
 import sternway as sw
+from sternway._cases.case import roundings
 
 from .base import Family, Problem, Tensors
 
@@ -46,8 +47,8 @@ def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
     np.add.at(square, rows, terms * terms)
     device, dtype = inputs["dy"].device, inputs["dy"].dtype
     value, size = (torch.from_numpy(x.astype(np.float64)).to(device) for x in (value, np.sqrt(square)))
-    most = max(int(frequency.max(initial=1)), 1)
-    return {"dweight": Truth(value, torch.maximum(size, value.abs()), dtype, ACCUMULATOR[dtype], most)}
+    most = int(frequency.max(initial=1))
+    return {"dweight": Truth(value, torch.maximum(size, value.abs()), dtype, ACCUMULATOR[dtype], roundings(most))}
 
 
 def by_torch(d: Any, inputs: Tensors) -> Tensors:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, BF16, F16, F64, Maker, Truth, name_of
 
 import sternway as sw
+from sternway._cases.case import roundings
 
 from .base import Family, Problem, Tensors
 
@@ -113,7 +114,7 @@ def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
 
     def outcome(value: np.ndarray, square: np.ndarray, n: int, dtype: torch.dtype = dtype) -> Truth:
         value, size = (torch.from_numpy(x.astype(np.float64)).to(device) for x in (value, np.sqrt(square)))
-        return Truth(value, torch.maximum(size, value.abs()), dtype, carried, max(int(n), 1))
+        return Truth(value, torch.maximum(size, value.abs()), dtype, carried, roundings(int(n)))
 
     outputs = {"dweight": outcome(value, square, most)}
     if "weight" in inputs:

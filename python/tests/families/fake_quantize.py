@@ -1,8 +1,4 @@
-"""t = round(x / s) + z, q = clamp(t), y = (q - z) s:  dx = dy inside, else 0.
-
-ds = sum_d dy ((q - z) - x / s) inside, dy (q - z) outside;  dz = sum_d -s dy outside, 0 inside.
-A floating z is rounded to even and clamped first. Where s is 0, x / s is the limit of small s.
-"""
+"""Fake quantization, and its gradients."""
 
 from __future__ import annotations
 
@@ -10,12 +6,14 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from support import ACCUMULATOR, F32, F64, Maker, Truth, name_of, summed
+from support import ACCUMULATOR, F32, F64, Maker, Truth, name_of
 
 import sternway as sw
+from sternway._cases.case import Values
+from sternway._cases.dequantize import FAKE_GRADIENTS, FAKE_Y
 
-from .base import Family, Problem, Tensors
-from .dequantize import INTEGERS, ZERO_POINTS, per_row, reshaped, token_shape
+from .base import Family, Problem, Tensors, truths
+from .dequantize import INTEGERS, ZERO_POINTS, of_floating, per_row, token_shape, values_of
 
 
 def build(
@@ -54,35 +52,14 @@ def settle(inputs: Tensors) -> None:
     x.masked_fill_(near, 0.0)
 
 
-def levels(descriptor: Any, inputs: Tensors) -> tuple[torch.Tensor, ...]:
-    """s, z, x / s, t and q in float64."""
-    x, low, high = inputs["x"].to(F64), descriptor.quant_min, descriptor.quant_max
-    s = per_row(inputs["scale"], tuple(x.shape))
-    z, given = torch.zeros_like(s), inputs.get("zero_point")
-    if given is not None:
-        z = per_row(given, tuple(x.shape))
-        if given.is_floating_point():
-            z = z.round().clamp(low, high)
-    steps = torch.where(s == 0, torch.where(x == 0, 0.0, x * torch.inf), x / s)
-    t = steps.round() + z
-    return s, z, steps, t, t.clamp(low, high)
+def values(descriptor: Any, inputs: Tensors) -> Values:
+    """The inputs in longdouble, and the options."""
+    whole = "zero_point" in inputs and not inputs["zero_point"].is_floating_point()
+    return values_of(inputs, quant_min=descriptor.quant_min, quant_max=descriptor.quant_max, is_whole=whole)
 
 
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    dy, scale, shape, given = inputs["dy"].to(F64), inputs["scale"], tuple(inputs["dy"].shape), inputs.get("zero_point")
-    data = inputs["dy"].dtype
-    s, z, steps, t, q = levels(descriptor, inputs)
-    inside = (t >= descriptor.quant_min) & (t <= descriptor.quant_max)
-    dscale = dy * torch.where(inside, (q - z) - steps, q - z)
-    size = dy * torch.where(inside, (q - z).abs() + steps.abs(), (q - z).abs())
-    outputs = {
-        "dx": summed(torch.where(inside, dy, 0.0), shape, data),
-        "dscale": reshaped(summed(dscale, s.shape, scale.dtype, data, size), scale),
-    }
-    if given is not None and given.is_floating_point():
-        dz = summed(torch.where(inside, 0.0, -s * dy), s.shape, given.dtype, data)
-        outputs["dzero_point"] = reshaped(dz, given)
-    return outputs
+    return truths(of_floating(FAKE_GRADIENTS, inputs), inputs, values(descriptor, inputs), inputs["dy"].dtype)
 
 
 def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
@@ -160,9 +137,7 @@ def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple
 
 
 def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    s, z, _, _, q = levels(descriptor, inputs)
-    x = inputs["x"]
-    return {"y": summed((q - z) * s, tuple(x.shape), x.dtype, magnitude=s.abs() * (q.abs() + z.abs()))}
+    return truths({"y": FAKE_Y}, inputs, values(descriptor, inputs), inputs["x"].dtype)
 
 
 def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:

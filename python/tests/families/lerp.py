@@ -1,4 +1,4 @@
-"""y = a + w (b - a):  da = (1 - w) dy,  db = w dy,  dw = dy (b - a), each summed over the dims that were broadcast."""
+"""The gradients of y = a + w (b - a)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from support import F64, Maker, Truth, summed
+from support import Maker, Truth, wide
 
 import sternway as sw
+from sternway._cases.case import Values
+from sternway._cases.lerp import GRADIENTS
 
-from .base import Family, Problem, Tensors
+from .base import Family, Problem, Tensors, truths
 
 SHAPES = ("a_shape", "b_shape", "weight_shape")
 
@@ -36,16 +38,8 @@ def build(
 
 
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    dy, a, b = (inputs[name].to(F64) for name in ("dy", "a", "b"))
-    dtype = inputs["dy"].dtype
-    w = inputs["weight"].to(F64) if "weight" in inputs else torch.tensor(descriptor.weight, dtype=F64, device=dy.device)
-    outputs = {
-        "da": summed(((1 - w) * dy), a.shape, dtype),
-        "db": summed(w * dy, b.shape, dtype),
-    }
-    if "weight" in inputs:
-        outputs["dweight"] = summed(dy * (b - a), w.shape, dtype)
-    return outputs
+    values = Values(**{"weight": descriptor.weight, **{name: wide(x) for name, x in inputs.items()}})
+    return truths(GRADIENTS, inputs, values, inputs["dy"].dtype)
 
 
 def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:

@@ -1,7 +1,4 @@
-"""The scans along one dimension, k and i counted in scan order (reverse mirrors it).
-
-cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = L[k] R[k], L[k] = prod_{i<k} x[i], R[k] = dy[k] + x[k+1] R[k+1];
-cummax, cummin dx[k] = sum of dy over the run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
+"""The scans along one dimension, and their gradients.
 
 The truth is NumPy's longdouble, whose 64 bits and range of 2^+-16384 leave nothing to the order of operations.
 """
@@ -9,68 +6,21 @@ The truth is NumPy's longdouble, whose 64 bits and range of 2^+-16384 leave noth
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from support import ACCUMULATOR, F64, Maker, Truth
+from support import ACCUMULATOR, F64, Maker, Truth, values_of
 
 import sternway as sw
+from sternway._cases.scan import DEFINITIONS, FORWARDS, GROWTH
+from sternway._kinds import EXTREMA, KINDS
 
 from .base import Family, Problem, Tensors
 
 Rows = Any
 """A longdouble array [rows, n], positions in scan order."""
-
-
-# --- Definitions: value and 2-norm of the terms, of rows ---------------------------------------------------------------
-
-
-def suffixes(x: Rows) -> Rows:
-    return np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
-
-
-def cumsum(dy: Rows, _x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    return suffixes(dy), np.sqrt(suffixes(dy * dy))
-
-
-def cut(a: Rows, b: Rows) -> Rows:
-    """A product in which zero cuts infinity, but not NaN."""
-    product = a * b
-    return np.where(np.isnan(product) & ~np.isnan(a) & ~np.isnan(b), 0, product)
-
-
-def cumprod(dy: Rows, x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    n = x.shape[1]
-    if np.isfinite(x).all() and (x != 0).all() and np.isfinite(dy).all():
-        y = np.cumprod(x, axis=1)
-        return suffixes(dy * y) / x, np.sqrt(suffixes((dy * y) ** 2)) / abs(x)
-    left, right, squares = np.ones_like(x), dy.copy(), dy**2
-    for k in range(1, n):
-        left[:, k] = cut(left[:, k - 1], x[:, k - 1])
-    for k in range(n - 2, -1, -1):
-        right[:, k] = dy[:, k] + cut(x[:, k + 1], right[:, k + 1])
-        squares[:, k] = dy[:, k] ** 2 + cut(x[:, k + 1] ** 2, squares[:, k + 1])
-    return cut(left, right), cut(abs(left), np.sqrt(squares))
-
-
-def extremum(sign: int, dy: Rows, x: Rows, tie: str) -> tuple[Rows, Rows]:
-    """A position wins over the best before it; the first of a row always. NaN beats everything."""
-    v, unknown = np.where(np.isnan(x), -np.inf, sign * x), np.isnan(x)
-    best = np.maximum.accumulate(v, axis=1)[:, :-1]
-    seen = np.logical_or.accumulate(unknown, axis=1)[:, :-1]
-    later, nan = v[:, 1:], unknown[:, 1:]
-    wins = np.ones(x.shape, bool)
-    wins[:, 1:] = (
-        np.where(nan, True, ~seen & (later >= best)) if tie == "last" else np.where(nan, ~seen, ~seen & (later > best))
-    )
-    starts = np.flatnonzero(wins)
-    dx, size = np.zeros_like(x), np.zeros_like(x)
-    dx.flat[starts] = np.add.reduceat(dy.ravel(), starts)
-    size.flat[starts] = np.sqrt(np.add.reduceat((dy * dy).ravel(), starts))
-    return dx, size
 
 
 def by_indices(dy: Rows, indices: Any) -> tuple[Rows, Rows]:
@@ -79,45 +29,6 @@ def by_indices(dy: Rows, indices: Any) -> tuple[Rows, Rows]:
     np.add.at(dx, (rows, indices), dy)
     np.add.at(size, (rows, indices), dy * dy)
     return dx, np.sqrt(size)
-
-
-def logcumsumexp(dy: Rows, x: Rows, _tie: str) -> tuple[Rows, Rows]:
-    if np.isnan(x).any() or np.isposinf(x).any():
-        return special_logcumsumexp(dy, x)
-    top = x.max(axis=1, keepdims=True)
-    e = np.exp(x - np.where(np.isneginf(top), 0, top))
-    total = np.cumsum(e, axis=1)
-    share = np.divide(dy, total, out=np.zeros_like(dy), where=total != 0)
-    return e * suffixes(share), e * np.sqrt(suffixes(share * share))
-
-
-def special_logcumsumexp(dy: Rows, x: Rows) -> tuple[Rows, Rows]:
-    """Take each prefix by itself: with +inf its softmax is shared by the infinities, with NaN it is NaN everywhere."""
-    dx = np.zeros_like(x)
-    for row, g, out in zip(x, dy, dx, strict=True):
-        for i in range(len(row)):
-            prefix = row[: i + 1]
-            if np.isnan(prefix).any():
-                out[: i + 1] += np.nan
-                continue
-            top = prefix.max()
-            e = (prefix == top).astype(row.dtype) if np.isposinf(top) else np.exp(prefix - (top if np.isfinite(top) else 0))
-            if e.sum():
-                out[: i + 1] += g[i] * e / e.sum()
-    return dx, abs(dx)
-
-
-DEFINITIONS: dict[str, Callable[[Rows, Rows, str], tuple[Rows, Rows]]] = {
-    "cumsum": cumsum,
-    "cumprod": cumprod,
-    "cummax": functools.partial(extremum, 1),
-    "cummin": functools.partial(extremum, -1),
-    "logcumsumexp": logcumsumexp,
-}
-GROWTHS = {"cumprod": "product", "logcumsumexp": "logcumsumexp"}
-
-
-# --- The family --------------------------------------------------------------------------------------------------------
 
 
 def rows_of(tensor: torch.Tensor, dim: int, reverse: bool) -> Any:
@@ -142,25 +53,40 @@ def back(rows: Rows, like: torch.Tensor, dim: int, reverse: bool) -> torch.Tenso
 
 
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    dy, dim, reverse = inputs["dy"], descriptor.dim, descriptor.reverse
+    """The gradient, or the values of a scan; the tests of extrema compare indices with `places`."""
+    (first, x), kind, dim, reverse = next(iter(inputs.items())), descriptor.kind, descriptor.dim, descriptor.reverse
     rows = {name: rows_of(tensor, dim, reverse) for name, tensor in inputs.items()}
-    n = max(rows["dy"].shape[1], 1)
+    n = rows[first].shape[1]
     with np.errstate(all="ignore"):
-        if dy.numel() == 0:
-            value = size = torch.zeros(dy.shape, dtype=F64, device=dy.device)
+        if x.numel() == 0:
+            found = (np.zeros(0),) * 2
+        elif first == "x":
+            found = FORWARDS[kind](rows["x"])
         elif "indices" in rows:
-            indices = n - 1 - rows["indices"] if reverse else rows["indices"]
-            value, size = (back(x, dy, dim, reverse) for x in by_indices(rows["dy"], indices))
+            found = by_indices(rows["dy"], n - 1 - rows["indices"] if reverse else rows["indices"])
         else:
-            found = DEFINITIONS[descriptor.kind](rows["dy"], rows.get("x"), descriptor.tie)
-            value, size = (back(x, dy, dim, reverse) for x in found)
-    size = torch.maximum(size, value.abs())
-    return {"dx": Truth(value, size, dy.dtype, ACCUMULATOR[dy.dtype], n, GROWTHS.get(descriptor.kind, "sum"))}
+            found = DEFINITIONS[kind](rows["dy"], rows.get("x"), descriptor.tie)
+    value, size = (back(part, x, dim, reverse) for part in found)
+    known = Truth(value, torch.maximum(size, value.abs()), x.dtype, ACCUMULATOR[x.dtype], GROWTH[kind](n))
+    return {"y" if first == "x" else "dx": known}
+
+
+def places(sign: int, x: Rows, tie: str) -> Any:
+    """The positions of the running maxima of sign * x, in scan order. NaN beats everything."""
+    found = np.zeros(x.shape, np.int64)
+    for row, to in zip(sign * x, found, strict=True):
+        best = 0
+        for k, v in enumerate(row):
+            b, newer_nan, older_nan = row[best], np.isnan(v), np.isnan(row[best])
+            if (newer_nan and (tie == "last" or not older_nan)) or v > b or (tie == "last" and v == b):
+                best = k
+            to[k] = best
+    return found
 
 
 def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.Tensor:
     """Draw x: with ties for an extremum; for a product r[k] / r[k-1] of both signs, so that products stay near 1."""
-    if kind in ("cummax", "cummin"):
+    if kind in EXTREMA:
         return maker.integers(-4, 4, shape, F64).to(maker.dtype)
     if kind == "logcumsumexp":
         return 3 * maker.floats(shape)
@@ -171,6 +97,7 @@ def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.
 
 def build(
     kind: str,
+    forward: bool,
     shape: tuple[int, ...],
     maker: Maker,
     *,
@@ -179,15 +106,14 @@ def build(
     tie: str = "last",
     indices: bool = False,
 ) -> tuple[dict[str, Any], Tensors]:
-    inputs = {"dy": maker.floats(shape)}
+    """indices: a gradient is by the indices of torch's scan."""
+    inputs = {} if forward else {"dy": maker.floats(shape)}
     fields = {"kind": kind, "dim": dim, "reverse": reverse, "tie": tie}
     if kind == "cumsum":
-        return fields, inputs
-    x = numbers(kind, shape, maker, dim)
-    inputs["x"] = x
+        return fields, inputs or {"x": maker.floats(shape)}
+    x = inputs["x"] = numbers(kind, shape, maker, dim)
     if indices:
-        scanned = x.flip(dim) if reverse else x
-        found = getattr(torch, kind)(scanned, dim).indices
+        found = getattr(torch, kind)(x.flip(dim) if reverse else x, dim).indices
         last = x.size(dim) - 1 if x.dim() else 0
         inputs["indices"] = (last - found.flip(dim) if reverse else found).contiguous()
         del inputs["x"]
@@ -204,52 +130,62 @@ def settle(inputs: Tensors) -> None:
         base.copy_(base.sign())
 
 
+def forward_by_torch(descriptor: Any, x: torch.Tensor) -> torch.Tensor:
+    dim, reverse = descriptor.dim, descriptor.reverse
+    y = values_of(getattr(torch, descriptor.kind)(x.flip(dim) if reverse else x, dim))
+    return y.flip(dim) if reverse else y
+
+
 def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
-    """Differentiate torch's own scan; it knows neither the first of equal values nor a scan by given indices."""
-    dy, dim, reverse = inputs["dy"], descriptor.dim, descriptor.reverse
+    """torch's own scan, or its gradient; it knows neither that of the first of equal values nor one by given indices."""
+    if "dy" not in inputs:
+        return {"y": forward_by_torch(descriptor, inputs["x"])}
     if "indices" in inputs or descriptor.tie == "first":
         return {}
-    x = inputs.get("x", dy).detach().clone().requires_grad_()
-    y = getattr(torch, descriptor.kind)(x.flip(dim) if reverse else x, dim)
-    y = y.values if descriptor.kind in ("cummax", "cummin") else y
-    return dict(zip(("dx",), torch.autograd.grad(y.flip(dim) if reverse else y, x, dy), strict=True))
+    x = inputs.get("x", inputs["dy"]).detach().clone().requires_grad_()
+    return {"dx": torch.autograd.grad(forward_by_torch(descriptor, x), x, inputs["dy"])[0]}
 
 
 def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    """Through the function. An extremum returns its values alone if out has one array."""
     d, inputs = problem.descriptor, problem.inputs
     options = {"dim": d.dim, "reverse": d.reverse, "out": out}
-    if d.kind in ("cummax", "cummin"):
-        options.update(tie=d.tie, indices=inputs.get("indices"))
+    if d.kind in EXTREMA:
+        options["tie"] = d.tie
+    if "dy" not in inputs:
+        return {"y": values_of(getattr(sw, d.kind)(inputs["x"], **options))}
+    if d.kind in EXTREMA:
+        options["indices"] = inputs.get("indices")
     arrays = [inputs["dy"]] if d.kind == "cumsum" else [inputs["dy"], inputs.get("x")]
     return {"dx": getattr(sw, f"{d.kind}_backward")(*arrays, **options)}
 
 
-def options(kind: str, draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+def options(kind: str, forward: bool, draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     rank = max(len(shape), 1)
     drawn = {"dim": draw(st.integers(-rank, rank - 1)), "reverse": draw(st.booleans())}
-    if kind in ("cummax", "cummin"):
-        drawn.update(tie=draw(st.sampled_from(("last", "first"))), indices=draw(st.booleans()))
+    if kind in EXTREMA:
+        drawn["tie"] = draw(st.sampled_from(("last", "first")))
+        if not forward:
+            drawn["indices"] = draw(st.booleans())
     return drawn
 
 
-def family(kind: str, **more: Any) -> Family:
+def family(kind: str, forward: bool) -> Family:
     return Family(
-        name=kind,
-        op=f"scan_backward({kind})",
-        descriptor=sw.ScanBackwardDescriptor,
-        plan=sw.ScanBackwardPlan,
-        build=functools.partial(build, kind),
+        name=f"{kind}_forward" if forward else kind,
+        op=f"scan({kind})" if forward else f"scan_backward({kind})",
+        descriptor=sw.ScanDescriptor if forward else sw.ScanBackwardDescriptor,
+        plan=sw.ScanPlan if forward else sw.ScanBackwardPlan,
+        build=functools.partial(build, kind, forward),
         truth=truth,
         torch=by_torch,
         reads=lambda _wanted, inputs: set(inputs),
         call=call,
-        options=functools.partial(options, kind),
-        required=("dx",),
-        **more,
+        options=functools.partial(options, kind, forward),
+        required=("y" if forward else "dx",),
+        **({"settle": settle} if kind == "cumprod" else {}),
     )
 
 
-CUMSUM, CUMPROD = family("cumsum"), family("cumprod", settle=settle)
-CUMMAX, CUMMIN = family("cummax"), family("cummin")
-LOGCUMSUMEXP = family("logcumsumexp")
-SCANS = (CUMSUM, CUMPROD, CUMMAX, CUMMIN, LOGCUMSUMEXP)
+SCANS, FORWARD_SCANS = (tuple(family(kind, forward) for kind in KINDS) for forward in (False, True))
+CUMSUM, CUMPROD, CUMMAX, CUMMIN, LOGCUMSUMEXP = SCANS

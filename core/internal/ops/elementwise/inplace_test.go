@@ -66,12 +66,11 @@ func TestInPlace(t *testing.T) {
 }
 
 func requireInPlace(t *testing.T, c *coretest.Trial, device tensorpkg.Device, dtype tensorpkg.DType, output, input string, due bool) {
-	descriptor, shape := coretest.Instantiate(c.Descriptor, dtype)
-	plan, err := core.Select(descriptor, device, ops.Preference{})
+	plan, err := core.Select(coretest.WithDType(c.Descriptor, dtype), device, ops.Preference{})
 	require.NoError(t, err)
 	out, in := slices.Index(plan.Operands(), output), slices.Index(plan.Operands(), input)
 	for _, l := range []coretest.Layout{coretest.Contiguous, coretest.Permuted, coretest.Gapped, coretest.Flipped} {
-		r := c.Arrange(t, plan, shape, &coretest.Scheme{Name: l.Name, Ins: []coretest.Layout{l}, Outs: []coretest.Layout{l}})
+		r := c.Arrange(t, plan, &coretest.Scheme{Name: l.Name, Ins: []coretest.Layout{l}, Outs: []coretest.Layout{l}})
 		r.Run(t, r.Outputs)
 		want := r.Operands[out].Bits()
 		args := make([]tensorpkg.Tensor, len(r.Operands))

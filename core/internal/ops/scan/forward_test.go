@@ -1,11 +1,9 @@
 package scan_test
 
 import (
-	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -178,75 +176,6 @@ func TestForwardShapes(t *testing.T) {
 			c.check(t, x)
 		}
 	})
-}
-
-// Numbers that break a naive scan, in every dtype that holds them, forwards and backwards.
-func TestForwardValues(t *testing.T) {
-	negativeZero := math.Copysign(0, -1)
-	for _, row := range []struct {
-		reason, kind, tie string
-		x, want           []float64
-		indices           []int64
-		limit             tensor.DType // the dtype whose range the numbers are about; empty: all
-	}{
-		{"a product that comes back", "cumprod", "", []float64{1e30, 1e30, 1e-30}, []float64{1e30, scanInf, 1e30}, nil, tensor.Float32},
-		{"a product that comes back", "cumprod", "", []float64{1e200, 1e200, 1e-300}, []float64{1e200, scanInf, 1e100}, nil, tensor.Float64},
-		{"a product that vanishes and comes back", "cumprod", "", []float64{0x1p-1000, 0x1p-1000, 0x1p1000}, []float64{0x1p-1000, 0, 0x1p-1000}, nil, tensor.Float64},
-		{"far away and back", "cumprod", "", []float64{0x1p-149, 0x1p-149, 0x1p-149, 0x1p-149, 0x1p-149, 0x1p-149, 0x1p-149, 0x1p-149, 0x1p-149, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p127, 0x1p69},
-			[]float64{0x1p-149, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x1p-71, 0x1p-2}, nil, tensor.Float32},
-		{"subnormal products", "cumprod", "", []float64{0x1p-1000, 0x1.8p-70, 0x1p-1, 0x1p-3, 0x1p1000}, []float64{0x1p-1000, 0x1.8p-1070, 0x1.8p-1071, 0x1p-1074, 0x1.8p-74}, nil, tensor.Float64},
-		{"subnormal factors", "cumprod", "", []float64{0x1p-1074, 0x1p1000, 0x1p-1074, 0x1p1023, 0x1p100}, []float64{0x1p-1074, 0x1p-74, 0, 0x1p-125, 0x1p-25}, nil, tensor.Float64},
-		{"an infinity that a zero ends", "cumprod", "", []float64{scanInf, 0}, []float64{scanInf, 0}, nil, tensor.DType{}},
-		{"a zero stays", "cumprod", "", []float64{2, 0, scanInf, 3}, []float64{2, 0, 0, 0}, nil, tensor.DType{}},
-		{"NaN stays", "cumprod", "", []float64{2, 0, scanNaN, 0}, []float64{2, 0, scanNaN, scanNaN}, nil, tensor.DType{}},
-		{"signs of zero", "cumprod", "", []float64{-1, 0, -2, 3}, []float64{-1, negativeZero, 0, 0}, nil, tensor.DType{}},
-		{"infinities", "cumsum", "", []float64{1, scanInf, 2, -scanInf, 3}, []float64{1, scanInf, scanInf, scanNaN, scanNaN}, nil, tensor.DType{}},
-		{"a sum that float32 loses", "cumsum", "", []float64{1 << 24, 1, 1}, []float64{1 << 24, 1 << 24, 1<<24 + 2}, nil, tensor.Float32},
-		{"a sum that float64 loses", "cumsum", "", []float64{1 << 53, 1, 1}, []float64{1 << 53, 1 << 53, 1<<53 + 2}, nil, tensor.Float64},
-		{"last of equals", "cummax", "", []float64{1, 3, 2, 3, 0}, []float64{1, 3, 3, 3, 3}, []int64{0, 1, 1, 3, 3}, tensor.DType{}},
-		{"first of equals", "cummax", "first", []float64{1, 3, 2, 3, 0}, []float64{1, 3, 3, 3, 3}, []int64{0, 1, 1, 1, 1}, tensor.DType{}},
-		{"last minimum", "cummin", "", []float64{2, 1, 1, 5}, []float64{2, 1, 1, 1}, []int64{0, 1, 2, 2}, tensor.DType{}},
-		{"zeros are equal", "cummax", "", []float64{0, negativeZero, 0}, []float64{0, negativeZero, 0}, []int64{0, 1, 2}, tensor.DType{}},
-		{"zeros are equal, the first", "cummin", "first", []float64{negativeZero, 0, -1}, []float64{negativeZero, negativeZero, -1}, []int64{0, 0, 2}, tensor.DType{}},
-		{"last NaN", "cummax", "", []float64{1, scanNaN, 9, scanNaN, 2}, []float64{1, scanNaN, scanNaN, scanNaN, scanNaN}, []int64{0, 1, 1, 3, 3}, tensor.DType{}},
-		{"first NaN", "cummin", "first", []float64{1, scanNaN, -9, scanNaN, 2}, []float64{1, scanNaN, scanNaN, scanNaN, scanNaN}, []int64{0, 1, 1, 1, 1}, tensor.DType{}},
-		{"infinities", "cummax", "", []float64{-scanInf, -scanInf, scanInf, scanInf, 1}, []float64{-scanInf, -scanInf, scanInf, scanInf, scanInf}, []int64{0, 1, 2, 3, 3}, tensor.DType{}},
-		{"nothing so far", "logcumsumexp", "", []float64{-scanInf, -scanInf, 2}, []float64{-scanInf, -scanInf, 2}, nil, tensor.DType{}},
-		{"infinite", "logcumsumexp", "", []float64{1, scanInf, 2, scanInf, -scanInf}, []float64{1, scanInf, scanInf, scanInf, scanInf}, nil, tensor.DType{}},
-		{"NaN stays", "logcumsumexp", "", []float64{1, scanNaN, 2, scanInf, -scanInf}, []float64{1, scanNaN, scanNaN, scanNaN, scanNaN}, nil, tensor.DType{}},
-		{"NaN after nothing", "logcumsumexp", "", []float64{-scanInf, scanNaN, -scanInf}, []float64{-scanInf, scanNaN, scanNaN}, nil, tensor.DType{}},
-		{"a small term beside zero", "logcumsumexp", "", []float64{0, -46}, []float64{0, math.Exp(-46)}, nil, tensor.Float64},
-		{"a large offset", "logcumsumexp", "", []float64{1e6, 1e6}, []float64{1e6, 1e6 + math.Ln2}, nil, tensor.Float64},
-	} {
-		for _, dtype := range coretest.Floats {
-			if row.limit.Bits != 0 && dtype != row.limit {
-				continue
-			}
-			for _, reverse := range []bool{false, true} {
-				for _, pad := range []int{0, 3, 1500} { // the row as a split of a longer one, after neutral numbers
-					c := forwardCase{kind: row.kind, tie: row.tie, reverse: reverse, dtype: dtype, indices: row.indices != nil}
-					neutral := map[string]float64{"cumprod": 1, "cummax": -scanInf, "cummin": scanInf, "logcumsumexp": -scanInf}[row.kind]
-					x := append(scanRepeat(pad, neutral), row.x...)
-					c.shape = []int64{int64(len(x))}
-					if reverse {
-						slices.Reverse(x)
-					}
-					y, indices := c.run(t, x)
-					for k, want := range row.want {
-						place := scanPlace(scanCase(c), pad+k, len(x))
-						what := fmt.Sprintf("%s: %s, at %d after %d", c, row.reason, k, pad)
-						require.True(t, scanClose(scanCase(c), y[place], want, math.Abs(want), 1), "%s: %v, not %v", what, y[place], want)
-						if want == 0 {
-							require.Equal(t, math.Signbit(want), math.Signbit(y[place]), what)
-						}
-						if c.indices && !(pad > 0 && math.IsInf(row.want[k], 0) && row.tie == "first") {
-							require.Equal(t, int64(scanPlace(scanCase(c), pad+int(row.indices[k]), len(x))), indices[place], what)
-						}
-					}
-				}
-			}
-		}
-	}
 }
 
 // Rows in splits, against the definition.

@@ -3,7 +3,6 @@ package scan_test
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -110,67 +109,6 @@ func scanRepeat(n int, values ...float64) []float64 {
 		out = append(out, values...)
 	}
 	return out
-}
-
-// Numbers that break a naive scan, as rows of float64 and float32.
-func TestScanValues(t *testing.T) {
-	ones := func(n int) []float64 { return scanRepeat(n, 1) }
-	for _, c := range []struct {
-		reason, kind, tie string
-		x, dy, want       []float64
-	}{
-		{"a zero is exact", "cumprod", "", []float64{2, 0, 3, 4}, ones(4), []float64{1, 32, 0, 0}},
-		{"products beyond float32", "cumprod", "", []float64{1e30, 1e30, 1e-30}, []float64{1, 0, 0}, []float64{1, 0, 0}},
-		{"two zeros", "cumprod", "", []float64{0, 2, 0, 5}, ones(4), []float64{3, 0, 0, 0}},
-		{"all zeros", "cumprod", "", make([]float64, 5), ones(5), []float64{1, 0, 0, 0, 0}},
-		{"zero first", "cumprod", "", []float64{0, 2, 3}, ones(3), []float64{9, 0, 0}},
-		{"zero last", "cumprod", "", []float64{2, 3, 0}, ones(3), []float64{4, 2, 6}},
-		{"negative zero", "cumprod", "", []float64{2, math.Copysign(0, -1), 3}, ones(3), []float64{1, 8, 0}},
-		{"zero cuts an infinite x", "cumprod", "", []float64{2, 0, scanInf, 4}, ones(4), []float64{1, scanInf, 0, 0}},
-		{"zero cuts an infinite dy", "cumprod", "", []float64{2, 0, 3}, []float64{1, 1, scanInf}, []float64{1, scanInf, 0}},
-		{"zero does not cut NaN", "cumprod", "", []float64{2, 0, scanNaN}, ones(3), []float64{scanNaN, scanNaN, 0}},
-		{"NaN in x", "cumprod", "", []float64{2, scanNaN, 3}, []float64{1, 0, 0}, []float64{scanNaN, 0, scanNaN}},
-		{"last of equals", "cummax", "", []float64{1, 3, 2, 3, 0}, ones(5), []float64{1, 2, 0, 2, 0}},
-		{"first of equals", "cummax", "first", []float64{1, 3, 2, 3, 0}, ones(5), []float64{1, 4, 0, 0, 0}},
-		{"last minimum", "cummin", "", []float64{2, 1, 1, 5}, ones(4), []float64{1, 1, 2, 0}},
-		{"first minimum", "cummin", "first", []float64{2, 1, 1, 5}, ones(4), []float64{1, 3, 0, 0}},
-		{"zeros are equal", "cummax", "", []float64{0, math.Copysign(0, -1), 0}, ones(3), ones(3)},
-		{"zeros are equal, first", "cummax", "first", []float64{math.Copysign(0, -1), 0}, ones(2), []float64{2, 0}},
-		{"NaN beats, the last", "cummax", "", []float64{1, scanNaN, 5, scanNaN, scanInf}, ones(5), []float64{1, 2, 0, 2, 0}},
-		{"NaN beats, the first", "cummax", "first", []float64{1, scanNaN, 5, scanNaN, scanInf}, ones(5), []float64{1, 4, 0, 0, 0}},
-		{"NaN beats in minima", "cummin", "first", []float64{1, scanNaN, -scanInf, scanNaN}, ones(4), []float64{1, 3, 0, 0}},
-		{"NaN at once", "cummax", "first", []float64{scanNaN, 1, scanNaN}, ones(3), []float64{3, 0, 0}},
-		{"-inf alone", "cummax", "first", []float64{-scanInf, -scanInf, 1}, ones(3), []float64{2, 0, 1}},
-		{"-inf alone, the last", "cummax", "", []float64{-scanInf, -scanInf}, ones(2), ones(2)},
-		{"a run keeps its infinity", "cummax", "", []float64{1, 0, 2, 3}, []float64{1, 1, scanInf, 1}, []float64{2, 0, scanInf, 1}},
-		{"a run keeps its NaN", "cummax", "", []float64{1, 2, 3, 0}, []float64{1, scanNaN, 1, 1}, []float64{1, scanNaN, 2, 0}},
-		{"-inf passes the sum on", "logcumsumexp", "", []float64{-scanInf, 0, -scanInf, 0}, ones(4), []float64{0, 2.5, 0, 0.5}},
-		{"all -inf", "logcumsumexp", "", []float64{-scanInf, -scanInf}, ones(2), []float64{0, 0}},
-		{"an infinity takes all", "logcumsumexp", "", []float64{1, scanInf, 2}, ones(3), []float64{1, 2, 0}},
-		{"infinities share", "logcumsumexp", "", []float64{scanInf, scanInf}, ones(2), []float64{1.5, 0.5}},
-		{"NaN is in every later sum", "logcumsumexp", "", []float64{0, scanNaN, 0}, ones(3), []float64{scanNaN, scanNaN, scanNaN}},
-		{"an offset costs nothing", "logcumsumexp", "", []float64{1e6, 1e6, 1e6, 1e6}, ones(4), []float64{1 + 1./2 + 1./3 + 1./4, 1./2 + 1./3 + 1./4, 1./3 + 1./4, 1. / 4}},
-		{"far apart", "logcumsumexp", "", []float64{-1e4, 1e4}, ones(2), []float64{1, 1}},
-		{"subnormals", "cumsum", "", nil, []float64{0x1p-149, 0x1p-148, 0x1p-149}, []float64{0x1p-147, 3 * 0x1p-149, 0x1p-149}},
-		{"infinities meet", "cumsum", "", nil, []float64{1, -scanInf, scanInf}, []float64{scanNaN, scanNaN, scanInf}},
-	} {
-		for _, dtype := range []tensor.DType{tensor.Float32, tensor.Float64} {
-			for _, reverse := range []bool{false, true} {
-				s := scanCase{kind: c.kind, tie: c.tie, shape: []int64{int64(len(c.dy))}, dtype: dtype, reverse: reverse}
-				order := func(values []float64) []float64 {
-					values = slices.Clone(values)
-					if reverse {
-						slices.Reverse(values)
-					}
-					return values
-				}
-				got := order(s.run(t, order(c.dy), order(c.x), nil))
-				for k, want := range c.want {
-					require.True(t, scanClose(s, got[k], want, math.Abs(want), 8), "%s, %s: %v, not %v", c.reason, s, got, c.want)
-				}
-			}
-		}
-	}
 }
 
 // What happens at the borders of tiles and of parts: zeros, NaN, infinities, ties and products that
