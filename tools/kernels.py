@@ -223,7 +223,8 @@ def to_verify() -> dict[str, Any]:
 
 def check_verified() -> None:
     """Fails unless the sources are those that were last compiled for every architecture."""
-    found, wanted = json.loads(VERIFIED.read_text()), to_verify()
+    found = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {"inputs": {}}
+    wanted = to_verify()
     if found == wanted:
         return
     names = found["inputs"].keys() | wanted["inputs"].keys()
