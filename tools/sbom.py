@@ -17,7 +17,6 @@ from typing import Any
 FILE = "sternway.cdx.json"
 LICENSES = {"std": "BSD-3-Clause", "github.com/ulikunitz/xz": "BSD-3-Clause", "github.com/go-python/gopy": "BSD-3-Clause"}
 GENERATORS = ("github.com/go-python/gopy",)  # text that they write is compiled into the library
-PYBINDGEN = re.compile(r"PyBindGen==([\d.]+)")
 
 Component = dict[str, Any]
 
@@ -72,12 +71,7 @@ def generated_text(root: Path) -> list[Component]:
         [version] = re.findall(rf"^\s*{re.escape(name)} (v\S+)", modules, re.M)
         note = "The library contains source text that this program generates."
         parts.append(component(name, version, f"pkg:golang/{name}@{version}", LICENSES[name], description=note))
-    [version] = PYBINDGEN.findall((root / "Makefile").read_text())
-    note = "The library contains source text that this program generates; it is not itself part of the wheel."
-    return [
-        *parts,
-        component("PyBindGen", version, f"pkg:pypi/pybindgen@{version}", "LGPL-2.1-only", description=note, scope="excluded"),
-    ]
+    return parts
 
 
 def device_code(nvcc: str) -> Component:

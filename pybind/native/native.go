@@ -6,7 +6,7 @@
 package native
 
 /*
-#cgo CFLAGS: -DPy_LIMITED_API=0x030a0000 -I${SRCDIR}/../pytensor -O2
+#cgo CFLAGS: -I${SRCDIR}/../pytensor -O2
 #include "Python.h"
 */
 import "C"

@@ -22,6 +22,7 @@
 #define PY_VERSION_HEX 0x030a0000
 #define PYTHON_ABI_VERSION 3
 #define Py_WEAK extern __attribute__((weak))
+#define Py_UNUSED(name) _unused_##name __attribute__((unused))
 
 /* Objects. */
 typedef intptr_t Py_ssize_t;
@@ -52,6 +53,8 @@ Py_WEAK int PyDict_Next(PyObject *, Py_ssize_t *, PyObject **, PyObject **);
 Py_WEAK PyObject PyUnicode_Type;
 Py_WEAK long long PyLong_AsLongLong(PyObject *);
 Py_WEAK PyObject *PyLong_FromLong(long);
+Py_WEAK PyObject *PyLong_FromLongLong(long long);
+Py_WEAK PyObject *PyUnicode_FromString(const char *);
 Py_WEAK int PyUnicode_Compare(PyObject *, PyObject *);
 Py_WEAK const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
 Py_WEAK PyObject PyCapsule_Type;
@@ -77,7 +80,6 @@ Py_WEAK void PyEval_RestoreThread(PyThreadState *);
 
 /* Modules and functions. */
 #define METH_VARARGS 0x0001
-#define METH_KEYWORDS 0x0002
 #define METH_NOARGS 0x0004
 #define METH_FASTCALL 0x0080
 typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
@@ -109,7 +111,6 @@ struct PyModuleDef {
 #define PyModuleDef_HEAD_INIT { { 1, NULL }, NULL, 0, NULL }
 #define PyModule_Create(def) PyModule_Create2(def, PYTHON_ABI_VERSION)
 Py_WEAK PyObject *PyModule_Create2(struct PyModuleDef *, int);
-Py_WEAK int PyArg_ParseTupleAndKeywords(PyObject *, PyObject *, const char *, char **, ...);
-Py_WEAK PyObject *Py_BuildValue(const char *, ...);
+Py_WEAK int PyArg_ParseTuple(PyObject *, const char *, ...);
 
 #endif

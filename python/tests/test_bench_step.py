@@ -22,13 +22,12 @@ from sternway.bench.step.check import Checked, WrongResultError
 from sternway.__main__ import parser
 from sternway._kinds import WITH_KERNELS
 
-pytestmark = pytest.mark.alone  # it measures
 SIZE = Size((4, 8), "float32")
 X = torch.ones(4, 8, requires_grad=True)
 
 
 @pytest.fixture(autouse=True)
-def quick_and_alone(monkeypatch: pytest.MonkeyPatch, threads: None) -> Iterator[None]:
+def quick_on_one_thread(monkeypatch: pytest.MonkeyPatch, threads: None) -> Iterator[None]:
     """Few repetitions, and one thread, as threads that wait for each other are slow on a busy machine."""
     import sternway
 
@@ -284,6 +283,7 @@ def test_repetitions(rounds: int, seconds: float, more: bool, monkeypatch: pytes
     assert measure._another(rounds, seconds) == more
 
 
+@pytest.mark.alone  # the memory of the process is measured
 def test_memory_of_the_cpu() -> None:
     """The peak of what a call has in use, whether it keeps it or not; nothing is said about little."""
     found = measure.peak_memory(lambda: torch.ones(16 << 20), "cpu")
@@ -291,6 +291,7 @@ def test_memory_of_the_cpu() -> None:
     assert measure.peak_memory(lambda: torch.ones(10), "cpu") is None
 
 
+@pytest.mark.alone  # the calls of a batch are counted by their time
 def test_short_calls_are_measured_in_batches() -> None:
     count = [0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,15 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(path.relative_to(ROOT)) for folder in ("core", "pybind") for path in sorted((ROOT / folder).rglob("*.c"))]
 GENERATED = "pybind/native/native.c"
-# What the method tables of CPython extensions look like: functions of three arguments among those of two, fields left out.
-OF_GENERATED = ["-Wno-cast-function-type", "-Wno-missing-field-initializers", "-DPy_LIMITED_API=0x030a0000"]
 ARM64_HEADERS = Path("/usr/aarch64-linux-gnu/include")  # of Debian's cross compiler, for clang as well
-# One compiler optimizes, as some warnings need it. For the others this would only take time.
+# One compiler makes code, as some warnings need its optimizations. For the others this would only take time.
 COMPILERS = {
-    "gcc": ["gcc", "-O2"],
-    "clang": ["clang"],
-    "gcc for arm64": ["aarch64-linux-gnu-gcc", "-Wno-maybe-uninitialized"],  # which gcc finds by optimizing
-    "clang for arm64": ["clang", "--target=aarch64-linux-gnu", f"-I{ARM64_HEADERS}"],
+    "gcc": ["gcc", "-O2", "-c", "-o", os.devnull],
+    "clang": ["clang", "-fsyntax-only"],
+    "gcc for arm64": ["aarch64-linux-gnu-gcc", "-fsyntax-only"],
+    "clang for arm64": ["clang", "-fsyntax-only", "--target=aarch64-linux-gnu", f"-I{ARM64_HEADERS}"],
 }
 
 
@@ -29,7 +28,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which("go"):
         pytest.skip("go, which writes the header of pybind/native, is not on PATH")
     folder = tmp_path_factory.mktemp("exports")
-    command = ["go", "tool", "cgo", "-objdir", f"{folder}/", "--", "-I../pytensor", OF_GENERATED[-1], "native.go"]
+    command = ["go", "tool", "cgo", "-objdir", f"{folder}/", "--", "-I../pytensor", "native.go"]
     subprocess.run(command, cwd=ROOT / "pybind/native", check=True)
     return folder
 
@@ -37,7 +36,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_compiles_without_a_warning(compiler: str, source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_compiles_without_a_warning(compiler: str, source: str, request: pytest.FixtureRequest) -> None:
     command = COMPILERS[compiler]
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not on PATH")
@@ -47,10 +46,7 @@ def test_compiles_without_a_warning(compiler: str, source: str, tmp_path: Path, 
     options += [f"-I{ROOT / folder}" for folder in (Path(source).parent, "pybind/pytensor")]
     if Path(source).parent == Path(GENERATED).parent:
         options.append(f"-I{request.getfixturevalue('exports')}")
-    if source == GENERATED:
-        options += OF_GENERATED
-    command = [*command, *options, "-c", "-o", str(tmp_path / "out.o"), str(ROOT / source)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run([*command, *options, str(ROOT / source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -31,8 +31,6 @@ import sternway.torch as st
 from sternway._cases.progress import Progress
 from sternway._cases.table import Table
 
-pytestmark = pytest.mark.alone  # the selftest has a minute, and bench measures
-
 
 def sternway_command(*arguments: str, code: int = 0, timeout: float = 90, errors: str | None = None) -> str:
     """Run it outside the repository, and return its standard output. errors: what it must write on standard error."""
@@ -73,6 +71,7 @@ def test_info_json() -> None:
     assert sternway.__version__ in json.dumps(info)
 
 
+@pytest.mark.alone  # it has a minute
 def test_selftest() -> None:
     """Every op and dtype against float64, in a table, under a minute."""
     start = time.monotonic()

@@ -16,12 +16,12 @@ import pytest
 
 ALL = ["sm_80", "sm_90", "sm_100", "sm_120", "compute_80"]
 
-# Writes the architecture and the size of the source to the output, and a line to the file $CALLS.
+# Writes the name of the input and the architecture, after what is in PTX, to the output, and a line to the file $CALLS.
 NVCC = """#!/bin/sh
 [ "$1" = --version ] && { echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; }
-for argument; do case $argument in *.cu) source=$argument;; -gencode=*) target=$argument;; esac; done
+for argument; do case $argument in *.cu|*.ptx) source=$argument;; -gencode=*|-arch=*) target=$argument;; esac; done
 while [ "$1" != -o ]; do shift; done
-echo "$(basename "$source") $target" | tee -a "$CALLS" > "$2"
+{ case $source in *.ptx) cat "$source";; esac; echo "$(basename "$source") $target" | tee -a "$CALLS"; } > "$2"
 [ "$(basename "$source")" != "$BROKEN" ]
 """
 
@@ -102,7 +102,7 @@ def tree(tmp_path: Path, kernels: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_compiled_again(kernels: Any, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The images of a source that changed, or whose headers, codes or files did; with a line for each image."""
+    """The images of a source that changed, or whose headers, codes or files did; a source once for each architecture."""
     out, calls = tmp_path / "image", tmp_path / "calls"
 
     def compiled(codes: list[str]) -> list[str]:
@@ -111,24 +111,54 @@ def test_what_is_compiled_again(kernels: Any, tree: Path, tmp_path: Path, capsys
         assert manifest == json.loads((out / "manifest.json").read_text())
         assert {*out.glob("*.lzma")} == {out / f"{name}.{code}.lzma" for name in "xy" for code in codes}
         lines = capsys.readouterr().out.splitlines()
-        found = sorted(line.replace(" -gencode=arch=", " ") for line in calls.read_text().splitlines())
-        assert len(lines) == len(found)
-        assert all(
-            line.startswith("sternway: compiled ") and f"({k} of {len(found)})" in line for k, line in enumerate(lines, 1)
-        )
+        found = sorted(calls.read_text().splitlines())
+        jobs = sum(".cu " in line for line in found)
+        assert len(lines) == jobs
+        assert all(line.startswith("sternway: compiled ") and f"({k} of {jobs})" in line for k, line in enumerate(lines, 1))
         return found
 
-    two = ["sm_90", "compute_80"]
-    x = ["x.cu compute_80,code=compute_80", "x.cu compute_90,code=sm_90"]
-    y = ["y.cu compute_80,code=compute_80", "y.cu compute_90,code=sm_90"]
-    assert compiled(two) == x + y
-    assert lzma.decompress((out / "x.sm_90.lzma").read_bytes()) == b"x.cu -gencode=arch=compute_90,code=sm_90\n"
-    assert compiled(two) == []
+    def of(name: str, architecture: int, *codes: str) -> list[str]:
+        target = f"-gencode=arch=compute_{architecture},code="
+        return [f"{name}.cu -arch=compute_{architecture}", *(f"{name}.ptx {target}{code}" for code in codes)]
+
+    codes = ["sm_80", "sm_90", "compute_80"]
+    x, y = (of(name, 80, "compute_80", "sm_80") + of(name, 90, "sm_90") for name in "xy")
+    assert compiled(codes) == sorted(x + y)
+    text = "x.cu -arch=compute_90\nx.ptx -gencode=arch=compute_90,code=sm_90\n"
+    assert lzma.decompress((out / "x.sm_90.lzma").read_bytes()).decode() == text
+    assert compiled(codes) == []
     (tree / "common/a.cuh").write_text("// changed")
-    assert compiled(two) == x
+    assert compiled(codes) == sorted(x)
     (out / "y.sm_90.lzma").write_bytes(b"else")
-    assert compiled(two) == y
-    assert compiled(["sm_90"]) == [x[1], y[1]]
+    assert compiled(codes) == sorted(y)
+    assert compiled(["sm_90"]) == sorted(of("x", 90, "sm_90") + of("y", 90, "sm_90"))
+
+
+def test_a_source_must_have_been_compiled_for_every_gpu(
+    kernels: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone finds a check that lets a change of a header, of the flags or of the pinned nvcc through."""
+    monkeypatch.setattr(kernels, "VERIFIED", tmp_path / "verified.json")
+    monkeypatch.setattr(kernels, "ALL_IMAGES", tmp_path / "image")
+    monkeypatch.setenv("STERNWAY_CUDA_ARCHS", "")
+    kernels.record()
+    assert len([*(tmp_path / "image").glob("*.lzma")]) == 2 * len(ALL)
+    kernels.check_verified()
+    (tree / "common/a.cuh").write_text("// changed")
+    with pytest.raises(SystemExit, match=r"every GPU: x; run `make kernels-all`"):
+        kernels.check_verified()
+    kernels.record()
+    kernels.check_verified()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "FLAGS", ("-O1",))
+        with pytest.raises(SystemExit, match=r"every GPU: x, y; run"):
+            kernels.check_verified()
+    monkeypatch.setattr(kernels, "PINNED_NVCC", (13, 1, 0))
+    with pytest.raises(SystemExit, match=r"every GPU: nvcc or the architectures; run"):
+        kernels.check_verified()
+    (tree / "two/y.cu").write_text("// changed")
+    with pytest.raises(kernels.KernelError, match=r"no nvcc"):  # 13.0.88 is here
+        kernels.record()
 
 
 def test_a_source_that_does_not_compile(kernels: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from interpreter import RUN, python
 
+from sternway import _library
+
 pytestmark = pytest.mark.alone
 
 PROCESSORS = len(os.sched_getaffinity(0))
@@ -164,16 +166,31 @@ def test_no_more_threads_than_processors() -> None:
         assert made <= 2 * PROCESSORS + 8
 
 
-@pytest.mark.parametrize("variable", ["STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"])
-@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "65537", "9" * 40, "0x2", "\u0663", ";", ","])
-def test_values_that_are_no_numbers(variable: str, value: str) -> None:
-    """They are ignored with a warning that names the variable and the value; nothing fails."""
+VARIABLES = pytest.mark.parametrize("variable", ["STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"])
+
+
+@VARIABLES
+def test_a_value_that_is_no_number(variable: str) -> None:
+    """It is ignored with a warning that names the variable and the value; nothing fails."""
     done = python(
-        RUN + "run(); print(sw.get_num_threads())", **{"OMP_NUM_THREADS": "", "STERNWAY_NUM_THREADS": "", variable: value}
+        RUN + "run(); print(sw.get_num_threads())", **{"OMP_NUM_THREADS": "", "STERNWAY_NUM_THREADS": "", variable: "two"}
     )
     assert int(done.stdout) == PROCESSORS
-    assert f"{variable}={value!r} is ignored" in done.stderr
+    assert f"{variable}='two' is ignored" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@VARIABLES
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "65537", "9" * 40, "0x2", "\u0663", ";", ","])
+def test_values_that_are_no_numbers(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is warned of. The Go test TestNumbersOfTheEnvironment has that each is ignored."""
+    for name in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, value if name == variable else "")
+    _library._warn_of_ignored_numbers()
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"{variable}={value!r} is ignored")
 
 
 @pytest.mark.parametrize("value", ["", " ", " 2 ", "+2"])

@@ -67,13 +67,11 @@ func ShapeOf(plan *core.Plan) []int64 {
 // Conform runs trials on every backend.
 func Conform(t *testing.T, trials []Trial) {
 	for _, c := range trials {
-		for _, dtype := range Floats {
+		for _, dtype := range tensor.Floats {
 			t.Run(c.Reason+"/"+dtype.String(), func(t *testing.T) {
 				c.conform(t, tensor.CPU, dtype)
-				if !RaceDetector { // the model of the kernels has one thread
-					ModelKernels(t)
-					c.conform(t, tensor.CUDA(0), dtype)
-				}
+				ModelKernels(t)
+				c.conform(t, tensor.CUDA(0), dtype)
 			})
 		}
 	}
@@ -85,7 +83,7 @@ func (c *Trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType) 
 	size, _ := tensor.Product(ShapeOf(plan))
 	var usual [][]byte
 	for _, s := range Schemes {
-		if usual != nil && (RaceDetector && s.costly || size > largeShape && (s.costly || device != tensor.CPU || dtype.Size() == 2)) {
+		if usual != nil && size > largeShape && (s.costly || device != tensor.CPU || dtype.Size() == 2) {
 			continue
 		}
 		r := c.Arrange(t, plan, &s)

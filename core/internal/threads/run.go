@@ -56,7 +56,11 @@ func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, fun
 		body(scratch, 0)
 		first, each = 1, max(now()-began, 1)
 	}
-	if n := workersFor(tasks-first, grain, each); n > 0 {
+	n := workersFor(tasks-first, grain, each)
+	if raceDetector {
+		n = min(int(tasks-first), Number(), processors()) - 1
+	}
+	if n > 0 {
 		if each = runOnAll(n, first, tasks, start, body, scratch); each > 0 {
 			updateCost(cost, each)
 		}

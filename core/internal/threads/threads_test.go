@@ -12,6 +12,7 @@ import (
 func TestNumbersOfTheEnvironment(t *testing.T) {
 	for text, n := range map[string]int{
 		"1": 1, " 4 ": 4, "65536": Max, "+2": 2, "": 0, "0": 0, "-1": 0, "65537": 0, "99999999999999999999": 0, "two": 0, "1.5": 0, "4,2": 0,
+		"0x2": 0, "\u0663": 0, ";": 0, ",": 0,
 	} {
 		require.Equal(t, n, parseThreads(text), text)
 	}

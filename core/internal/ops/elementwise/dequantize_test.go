@@ -65,7 +65,7 @@ func zeroPoints(name string, d ops.Descriptor, scaleDType string, values map[str
 		trials = append(trials, coretest.Trial{Reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), Descriptor: d,
 			DTypes: map[string]tensor.DType{"zero_point": dtype}, Without: without[1:], Values: values})
 	}
-	for _, dtype := range coretest.Floats {
+	for _, dtype := range tensor.Floats {
 		trials = append(trials, coretest.Trial{Reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), Descriptor: d,
 			DTypes: map[string]tensor.DType{"zero_point": dtype, "dzero_point": dtype}, Values: values})
 	}

@@ -57,7 +57,7 @@ func TestInPlace(t *testing.T) {
 				if device != tensorpkg.CPU {
 					coretest.ModelKernels(t)
 				}
-				for _, dtype := range coretest.Floats {
+				for _, dtype := range tensorpkg.Floats {
 					requireInPlace(t, &c, device, dtype, row.output, row.input, row.due)
 				}
 			})

@@ -28,7 +28,7 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())
 	for _, mode := range embedding.BagModes {
 		d := coretest.BagOf(mode, 50, 48, 3000, 150000) // several parts and buckets
-		for _, dtype := range coretest.Floats {
+		for _, dtype := range tensor.Floats {
 			d.DType = dtype
 			plan, c := bagTrial(t, d, coretest.Contiguous)
 			require.NoError(t, plan.Run(0, tensor.Tensor{}, c.Args))
@@ -64,7 +64,7 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 
 // Runs lend each other their memory: what one leaves there is nothing to the next, larger or
 // smaller, nor to one at the same time.
-func TestEmbeddingBagRunsShareMemory(t *testing.T) {
+func TestRaceOfBagsThatShareMemory(t *testing.T) {
 	padding := int64(0)
 	var group sync.WaitGroup
 	for worker := range 4 {
@@ -100,12 +100,9 @@ func TestEmbeddingBagRunsShareMemory(t *testing.T) {
 
 // A run that repeats takes no memory of the size of its operands.
 func TestEmbeddingBagKeepsItsMemory(t *testing.T) {
-	if coretest.RaceDetector {
-		t.Skip("under the race detector a pool forgets on purpose")
-	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for _, mode := range embedding.BagModes {
-		for _, dtype := range coretest.Floats {
+		for _, dtype := range tensor.Floats {
 			d := coretest.BagOf(mode, 2000, 64, 2000, 40000)
 			d.DType = dtype
 			plan, c := bagTrial(t, d, coretest.Contiguous)

@@ -26,7 +26,7 @@ func TestEmbeddingBag(t *testing.T) {
 				case 2, 4:
 					d.ScaleGradByFreq, d.OffsetDType = mode != "max", &int32s
 				}
-				for _, dtype := range coretest.Floats {
+				for _, dtype := range tensorpkg.Floats {
 					d.DType = dtype
 					for _, l := range []coretest.Layout{coretest.Contiguous, coretest.Permuted, coretest.Gapped, coretest.Flipped} {
 						t.Run(fmt.Sprint(mode, sizes, variant, dtype, l.Name), func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestEmbeddingBagCounts(t *testing.T) {
 // the matrix lies; of a dtype that is neither dy's nor float32, and of another shape, it is
 // refused.
 func TestEmbeddingBagSampleWeightsInRows(t *testing.T) {
-	for _, dtype := range coretest.Floats {
+	for _, dtype := range tensorpkg.Floats {
 		for _, sizes := range [][2]int64{{4, 7}, {1, 9}, {9, 1}, {60, 50}, {3, 0}, {0, 0}} {
 			bags, width := sizes[0], sizes[1]
 			d := coretest.BagOf("sum", 11, 18, bags, bags*width)
@@ -107,7 +107,7 @@ func TestEmbeddingBagSampleWeightsInRows(t *testing.T) {
 			plan, err := core.Select(d, tensorpkg.CPU, ops.Preference{})
 			require.NoError(t, err)
 			for _, name := range []string{"per_sample_weights", "d_per_sample_weights"} {
-				for _, other := range coretest.Floats {
+				for _, other := range tensorpkg.Floats {
 					c := coretest.NewBagCall(d, coretest.Contiguous)
 					c.Memory[name] = coretest.NewMemory(other, tensorpkg.CPU, []int64{d.TotalIndices}, coretest.Contiguous).Fill(func(int64) float64 { return 0 })
 					c.Args[name] = c.Memory[name].Tensor

@@ -25,7 +25,7 @@ func TestEmbedding(t *testing.T) {
 			if variant%2 == 1 {
 				d.PaddingIdx, d.IndexDType, d.ScaleGradByFreq = &padding, tensorpkg.Int32, true
 			}
-			for _, dtype := range coretest.Floats {
+			for _, dtype := range tensorpkg.Floats {
 				d.DType = dtype
 				for _, l := range []coretest.Layout{coretest.Contiguous, coretest.Permuted, coretest.Gapped, coretest.Flipped} {
 					t.Run(fmt.Sprint(sizes, variant, dtype, l.Name), func(t *testing.T) {

@@ -112,13 +112,10 @@ func TestRope(t *testing.T) {
 	for _, c := range ropeTrials() {
 		t.Run(c.reason, func(t *testing.T) {
 			modelRope(t)
-			for _, dtype := range coretest.Floats {
+			for _, dtype := range tensorpkg.Floats {
 				for _, c.forward = range []bool{false, true} {
 					c.d.DType = dtype
 					for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
-						if device != tensorpkg.CPU && coretest.RaceDetector {
-							continue // the model of the kernels has one thread
-						}
 						c.run(t, device, false)
 						if c.in.Name == c.out.Name {
 							c.run(t, device, true)
