@@ -59,8 +59,8 @@ func ParseDevice(text string) (tensor.Device, error) {
 	return tensor.Device{}, errs.New(errs.Unsupported, "select", "device", "cpu or cuda:N", fmt.Sprintf("%q", errs.Clip(text)), "")
 }
 
-// DescribeJSON describes a plan to Python: its operands, SKU, workspace, and the tasks or launches of
-// a run.
+// DescribeJSON describes a plan to Python: its operands, SKU, workspace, and the tasks or launches
+// of a run.
 func (p *Plan) DescribeJSON() string {
 	type row struct {
 		Name     string `json:"name"`

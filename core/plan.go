@@ -105,8 +105,8 @@ func (p *Plan) Device() Device { return p.device }
 // WorkspaceSize is the number of bytes of device memory that suffice for every run.
 func (p *Plan) WorkspaceSize() int64 { return p.program.Workspace() }
 
-// WorkspaceNeed is the number of bytes of device memory that suffices for a run. Bit i of given says
-// that operand i of Operands is given; contiguous, that all these are.
+// WorkspaceNeed is the number of bytes of device memory that suffices for a run. Bit i of given
+// says that operand i of Operands is given; contiguous, that all these are.
 func (p *Plan) WorkspaceNeed(given uint, contiguous bool) int64 {
 	if s, ok := p.program.(ops.ConditionalWorkspace); ok {
 		return s.WorkspaceNeed(given, contiguous)

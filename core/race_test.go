@@ -53,7 +53,7 @@ func raceOf(t *testing.T, d ops.Descriptor, dtype tensor.DType, layout *coretest
 	}
 	plan, err := core.Select(coretest.WithDType(d, dtype), tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
-	r := trial.Arrange(t, plan, coretest.ShapeOf(plan), layout)
+	r := trial.Arrange(t, plan, layout)
 	for range 2 {
 		r.Run(t, r.Outputs)
 	}

@@ -203,9 +203,9 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 
 // ----------------------------------------------------------------------------------------- columns
 
-// A CTA covers `lanes` vectors of columns; its kBlockThreads / lanes threads of a column share one chunk
-// of the reduced index. Blocked summation: running sums go to shared memory every kRun rows, which
-// bounds the rounding error.
+// A CTA covers `lanes` vectors of columns; its kBlockThreads / lanes threads of a column share one
+// chunk of the reduced index. Blocked summation: running sums go to shared memory every kRun rows,
+// which bounds the rounding error.
 template <typename Op, typename T, typename A>
 __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {

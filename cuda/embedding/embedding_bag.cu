@@ -185,7 +185,8 @@ __device__ void gather_argmax_words(const BagArgs& args, i64 first, i64 words, c
 #pragma unroll
         for (int u = 0; u < kGathered; ++u)
             if (first + u * kBlockThreads < args.total)
-                store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlockThreads) * words + w, argmax_bits[u]);
+                store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlockThreads) * words + w,
+                    argmax_bits[u]);
     }
 }
 

@@ -232,7 +232,8 @@ struct Sum {
         for (int j = 0; j < n;) {
             u32 pending = mine & ~0u << j;
             uint4* place = places();
-            for (int staged = 0; pending && staged < kStagedArgmax; ++staged, pending &= pending - 1, place += kBlockThreads) {
+            for (int staged = 0; pending && staged < kStagedArgmax;
+                 ++staged, pending &= pending - 1, place += kBlockThreads) {
                 const u32 bag = from[__ffs(pending) - 1].bag;
                 if (args.dy_column == 1) {
                     cp_async_16(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));

@@ -62,7 +62,8 @@ struct OwnEntries {
         }
         __syncthreads();
         if (!args.mean) return;
-        for (u32 k = threadIdx.x; k < ranks.start[kNoRow]; k += kBlockThreads) scale[k] /= A(max(count_of(args, bag[k]), 1u));
+        for (u32 k = threadIdx.x; k < ranks.start[kNoRow]; k += kBlockThreads)
+            scale[k] /= A(max(count_of(args, bag[k]), 1u));
         __syncthreads();
     }
 };

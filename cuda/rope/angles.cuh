@@ -141,8 +141,9 @@ struct TableNumbers {
 };
 
 // Extends the frequencies of the first pairs to any pairs, with more precision than float64, as a
-// position multiplies their error. Preconditions: N divides kFineFrequencies and `pair`, so that all share a
-// coarse factor. A product whose rounding error is added must not be contracted to an FMA.
+// position multiplies their error. Preconditions: N divides kFineFrequencies and `pair`, so that
+// all share a coarse factor. A product whose rounding error is added must not be contracted to an
+// FMA.
 template <int N>
 __device__ void refine(const RopeProblem& problem, const Fine& fine, u32 pair, double (&frequency)[N])
 {

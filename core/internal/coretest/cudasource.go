@@ -116,8 +116,8 @@ func WordsOf[T any]() (at map[string]int, size int) {
 	return at, int(t.Size() / 8)
 }
 
-// SourceWordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field
-// begins at, and how many words there are.
+// SourceWordsOf reads a struct of 8-byte fields and even numbers of floats: the word at which each
+// field begins, and how many words there are.
 func SourceWordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	t.Helper()
 	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))

@@ -140,7 +140,7 @@ func arrayOf(t reflect.Type) string {
 	return fmt.Sprintf("[%d]", t.Len()) + arrayOf(t.Elem())
 }
 
-// word is a word of a Go name: an abbreviation such as CTAs or SM, or a word that may be capitalized.
+// word is a word of a Go name: CTAs, SM, or a word that may be capitalized.
 var word = regexp.MustCompile(`CTAs|SM|[A-Z]?[a-z0-9]+`)
 
 // snake is RowPackedCTAsPerSM as row_packed_ctas_per_sm.

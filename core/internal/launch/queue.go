@@ -39,9 +39,9 @@ func (q *Queue) Begin() {
 // Address is a pointer in an argument of a kernel.
 type Address uint64
 
-// Append appends a T, all of whose words are 0, to the argument of the next launch. T is a struct of
-// 8-byte fields and even numbers of float32; core/internal/generate writes its declaration in CUDA.
-// The pointer is valid until Submit.
+// Append appends a T, all of whose words are 0, to the argument of the next launch. T is a struct
+// of 8-byte fields and even numbers of float32; core/internal/generate writes its declaration in
+// CUDA. The pointer is valid until Submit.
 func Append[T any](q *Queue) *T {
 	return (*T)(unsafe.Pointer(unsafe.SliceData(q.Launch.Extend(int(unsafe.Sizeof(*new(T)) / wordBytes)))))
 }

@@ -211,7 +211,7 @@ type Program interface {
 
 // ConditionalWorkspace is a program some of whose runs need no workspace.
 type ConditionalWorkspace interface {
-	// WorkspaceNeed is the number of bytes that suffices for a run. Bit i of given says that operand i
-	// is given; contiguous, that all these are.
+	// WorkspaceNeed is the number of bytes that suffices for a run. Bit i of given says that
+	// operand i is given; contiguous, that all these are.
 	WorkspaceNeed(given uint, contiguous bool) int64
 }

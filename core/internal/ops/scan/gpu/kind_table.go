@@ -6,8 +6,8 @@ var Kinds = []*Kind{Cumsum, Cumprod, Cumextremum, Logcumsumexp, Indices, Forward
 
 // The kinds.
 var (
-	// The forward of cumsum has these kernels, too: the gradient of a cumsum is a cumsum in the other
-	// direction.
+	// The forward of cumsum has these kernels, too: the gradient of a cumsum is a cumsum in the
+	// other direction.
 	Cumsum = &Kind{
 		Name: "Cumsum", SymbolPrefix: "scan_backward_cumsum", Image: "scan",
 		kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 8}},

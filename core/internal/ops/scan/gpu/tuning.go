@@ -85,8 +85,8 @@ type Tuning struct {
 	RowPackedVectors   ints `kernel:"row_packed"`
 	RowPackedCTAsPerSM ints `kernel:"row_packed"` // CTAs that an SM has registers for, at least
 
-	// Vectors of a thread: fewer if two arrays of numbers are made of them, more if only dy is read.
-	// row_tiled has half as many to save registers, unless the kind reads dy alone.
+	// Vectors of a thread: fewer if two arrays of numbers are made of them, more if only dy is
+	// read. row_tiled has half as many to save registers, unless the kind reads dy alone.
 	RowResidentVectors   ints `kernel:"row_resident"`
 	RowResidentCTAsPerSM ints `kernel:"row_resident"`
 	RowTiledVectors      ints `kernel:"row_tiled"`
