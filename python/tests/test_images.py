@@ -185,7 +185,7 @@ def test_compiler_is_fetched_for_a_gpu_alone(
     backend.codes.cache_clear()
     monkeypatch.setattr(backend, "IMAGES", tmp_path)
     monkeypatch.setattr(kernels, "gpus", lambda: gpus)
-    monkeypatch.setattr(kernels, "find_nvcc", lambda: None)
+    monkeypatch.setattr(kernels, "find_nvcc", lambda *_: None)
     monkeypatch.delenv("STERNWAY_CUDA", raising=False)
     if cuda is not None:
         monkeypatch.setenv("STERNWAY_CUDA", cuda)
