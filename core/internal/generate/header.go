@@ -129,7 +129,11 @@ func cType(f reflect.StructField) string {
 	case t.Kind() == reflect.Struct:
 		return t.Name()
 	}
-	return map[reflect.Kind]string{reflect.Int64: "i64", reflect.Float64: "double", reflect.Float32: "float"}[t.Kind()]
+	name, known := map[reflect.Kind]string{reflect.Int64: "i64", reflect.Float64: "double", reflect.Float32: "float"}[t.Kind()]
+	if !known {
+		panic(fmt.Sprintf("field %s has a type that kernels do not take: %s", f.Name, f.Type))
+	}
+	return name
 }
 
 // arrayOf is the length of an array in CUDA; empty for other types.

@@ -3,10 +3,17 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// It alone finds a field whose size would differ between Go and CUDA.
+func TestUnknownTypesAreRefused(t *testing.T) {
+	field := reflect.TypeFor[struct{ flag bool }]().Field(0)
+	require.PanicsWithValue(t, "field flag has a type that kernels do not take: bool", func() { cType(field) })
+}
 
 // It alone finds a fact that was changed in Go, and not in the files that repeat it.
 func TestFilesAreGenerated(t *testing.T) {
