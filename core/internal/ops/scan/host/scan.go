@@ -3,15 +3,15 @@
 // few rows in contiguous memory use vectors along the row instead. The Go files divide rows and
 // combine splits, and the C files loop over positions. The first line that fits says which:
 //
-//	gradient by indices, rows of at most 16 end to end       sw_scan_scatter in kinds.c
-//	gradient by indices, rows of at most 4                   sw_scan_gather in kinds.c
-//	gradient by indices that no scan produces                sw_scan_add in kinds.c
-//	gradient of cumprod, cummax, cummin, or by indices       kinds_loops.h, steps in block_loops.h
-//	gradient of another kind                                 kinds.c, steps in steps.h
-//	forward, kind without hasNarrow                          forward_loops.h, steps in forward_steps.h
+//	gradient by indices, rows of at most 16 end to end       kinds.c: sw_scan_scatter
+//	gradient by indices, rows of at most 4                   kinds.c: sw_scan_gather
+//	gradient by indices that no scan produces                kinds.c: sw_scan_add
+//	gradient of cumprod, cummax, cummin, or by indices       kinds_loops.h, block_loops.h
+//	gradient of another kind                                 kinds.c, steps.h
+//	forward, kind without hasNarrow                          forward_loops.h, forward_steps.h
 //	forward, 1, 2 or 4 rows alternating in memory, long      narrow.c, narrow_loops.h
 //	forward, at least 8 contiguous rows, float32 or float64  short_loops.h
-//	forward, other layouts                                   forward_loops.h, steps in forward_steps.h
+//	forward, other layouts                                   forward_loops.h, forward_steps.h
 package host
 
 import (
