@@ -15,8 +15,7 @@ from families import EMBEDDING_BAG, make
 from families.embedding_bag import MODES
 from hypothesis import given
 from hypothesis import strategies as hs
-from support import F32, F64, FLOATS, Snapshot, free_memory, name_of
-from torch.autograd.gradcheck import gradcheck, gradgradcheck
+from support import F32, F64, FLOATS, Snapshot, free_memory, gradcheck, gradgradcheck, name_of
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
