@@ -12,6 +12,16 @@ from ._arrays import device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
 from ._types import ArrayT, DLPackArray, FloatDType, ScanKind, Tie
 
+__all__ = [
+    "ScanBackwardDescriptor",
+    "ScanBackwardPlan",
+    "cummax_backward",
+    "cummin_backward",
+    "cumprod_backward",
+    "cumsum_backward",
+    "logcumsumexp_backward",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class BaseScanDescriptor(Descriptor):

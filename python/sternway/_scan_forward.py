@@ -15,6 +15,8 @@ from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, ScanKind, ShapeT, T
 if TYPE_CHECKING:
     from numpy import dtype, int64, ndarray
 
+__all__ = ["ScanDescriptor", "ScanPlan", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 IndicesT = TypeVar("IndicesT", bound=DLPackArray)
 
 

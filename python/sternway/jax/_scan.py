@@ -22,6 +22,8 @@ from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, batched, leading
 
+__all__ = ["cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 
 class _Scan(NamedTuple):
     """The options of a scan; the axis counts from the end."""

@@ -22,6 +22,8 @@ from ._autograd.calls import flag, is_bool
 from ._autograd.overrides import has_foreign_mode
 from ._served import SERVED, Served, bound, prepared
 
+__all__ = ["accelerate"]
+
 _ABSENT = object()
 _is_grad_enabled = torch.is_grad_enabled
 

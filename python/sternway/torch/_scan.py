@@ -19,6 +19,8 @@ from ._autograd.scan import dim_of, run_eager, run_general, select_or_raise
 from ._autograd.scan_gradient import FORWARDS, torch_forward
 from ._signatures import Pair, Scan, ScanWithDType
 
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 R = TypeVar("R", bound=tuple[Tensor, Tensor])
 
 
