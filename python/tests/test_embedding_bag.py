@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance, same_bits
-from families import EMBEDDING_BAG, make
-from families.embedding_bag import MODES
+from families import make
+from families.embedding_bag import EMBEDDING_BAG, MODES
 from hypothesis import given
 from hypothesis import strategies as hs
 from support import F32, F64, FLOATS, Snapshot, free_memory, gradcheck, gradgradcheck, name_of

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from conformance import same_bits
-from families import FAMILIES, LERP, Family, make
+from families import FAMILIES, Family, make
+from families.lerp import LERP
 from support import BITS, F32, F64, refusal
 
 import sternway as sw

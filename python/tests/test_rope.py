@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from conformance import Conformance
-from families import ROPE, ROPE_FORWARD, make
+from families import make
+from families.rope import ROPE, ROPE_FORWARD
 from support import BF16, F16, F32, F64, FLOATS, check, gradcheck, gradgradcheck, name_of, refusal
 
 import sternway as sw
