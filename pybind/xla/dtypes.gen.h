@@ -2,6 +2,8 @@
 
 /* The dtypes, from core/internal/tensor/dtype.go: XLA's numbers of element types, those of
    xla::PrimitiveType, with DLPack's codes and bits. */
+#include <stdint.h>
+
 static const struct {
     int xla;
     uint8_t code, bits;

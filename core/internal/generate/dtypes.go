@@ -140,6 +140,8 @@ func xlaDTypes() string {
 	var b strings.Builder
 	b.WriteString("/* " + generated + " */\n\n" + `/* The dtypes, from core/internal/tensor/dtype.go: XLA's numbers of element types, those of
    xla::PrimitiveType, with DLPack's codes and bits. */
+#include <stdint.h>
+
 static const struct {
     int xla;
     uint8_t code, bits;
