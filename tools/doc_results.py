@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+import runpy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+DTYPES = tuple(runpy.run_path(str(Path(__file__).resolve().parent.parent / "python/sternway/_dtypes.py"))["ACCUMULATORS"])
 Row = dict[str, str]
 
 

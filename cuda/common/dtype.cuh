@@ -10,23 +10,20 @@
 
 using i64 = long long;
 
-// X(name, storage type, accumulator type) for each floating dtype.
-#define FOR_EACH_FLOAT(X, ...)             \
-    X(f32, float, float, __VA_ARGS__)      \
-    X(f64, double, double, __VA_ARGS__)    \
-    X(f16, __half, float, __VA_ARGS__)     \
-    X(bf16, __nv_bfloat16, float, __VA_ARGS__)
-
-// Dtype numbers of core/internal/tensor/dtype.go, for operands whose dtype is known at run time
-// only.
-enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
+#include "common/dtypes.gen.cuh"
 
 // ------------------------------------------------------------------------------------- conversions
+
+// Whether T is a float of at most 16 bits, which is converted through float32.
+template <typename T> constexpr bool kIsNarrow = false;
+#define IS_NARROW(NUMBER, T) template <> constexpr bool kIsNarrow<T> = true;
+FOR_EACH_NARROW(IS_NARROW)
+#undef IS_NARROW
 
 template <typename A, typename T>
 __device__ A widen(T x)
 {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (kIsNarrow<T>)
         return static_cast<A>(static_cast<float>(x));
     else
         return static_cast<A>(x);
@@ -69,7 +66,7 @@ __device__ N keep_here(N x)
 // ------------------------------------------------------------------------ dtypes known at run time
 
 // The size of an element in bytes, from a table of 2-bit logarithms.
-__device__ inline int size_of(i64 dtype) { return 1 << (0b11'10'00'00'01'01'11'10 >> 2 * dtype & 3); }
+__device__ inline int size_of(i64 dtype) { return 1 << (kLogSizes >> 2 * dtype & 3); }
 
 // The bits of one element; integers are extended to 64 bits. Loading is apart from converting, so
 // that the load need not be waited for.
@@ -102,9 +99,9 @@ template <typename A>
 __device__ __noinline__ void store_any(char* p, i64 dtype, A x)
 {
     switch (dtype) {
-    case F32: *reinterpret_cast<float*>(p) = static_cast<float>(x); break;
-    case F64: *reinterpret_cast<double*>(p) = static_cast<double>(x); break;
-    case F16: *reinterpret_cast<__half*>(p) = __half(x); break;
-    case BF16: *reinterpret_cast<__nv_bfloat16*>(p) = __nv_bfloat16(x); break;
+#define STORE(NUMBER, T) \
+    case NUMBER: *reinterpret_cast<T*>(p) = static_cast<T>(x); break;
+        FOR_EACH_STORED_FLOAT(STORE)
+#undef STORE
     }
 }

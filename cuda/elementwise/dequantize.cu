@@ -65,7 +65,7 @@ struct Levels {
     __device__ explicit Levels(const Args& args)
         : least(keep_here(static_cast<A>(args.space.scalar[0]))),
             most(keep_here(static_cast<A>(args.space.scalar[1]))),
-                floating(args.in[ZERO_POINT].data != nullptr && args.in[ZERO_POINT].dtype <= BF16)
+                floating(args.in[ZERO_POINT].data != nullptr && args.in[ZERO_POINT].dtype <= kLastFloat)
     {
     }
 

@@ -1,10 +1,10 @@
+#include "dtypes.gen.h"
 #include "handler.h"
 #include "xla_ffi.h"
 
 #include <string.h>
 
-enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4 }; /* DLPack's codes of types */
-enum { DL_CPU = 1, DL_CUDA = 2 };                              /* DLPack's devices */
+enum { DL_CPU = 1, DL_CUDA = 2 }; /* DLPack's devices */
 
 /* The minor version of the interface that handlers state. */
 static int minor_version = SW_XLA_NEWEST_MINOR;
@@ -14,15 +14,6 @@ void sw_xla_set_minor(int minor)
     minor = minor < SW_XLA_OLDEST_MINOR ? SW_XLA_OLDEST_MINOR : minor;
     minor_version = minor > SW_XLA_NEWEST_MINOR ? SW_XLA_NEWEST_MINOR : minor;
 }
-
-static const struct {
-    int xla;
-    uint8_t code, bits;
-} dtypes[] = {
-    {XLA_FFI_DataType_F32, DL_FLOAT, 32}, {XLA_FFI_DataType_F64, DL_FLOAT, 64},   {XLA_FFI_DataType_F16, DL_FLOAT, 16},
-    {XLA_FFI_DataType_S32, DL_INT, 32},   {XLA_FFI_DataType_BF16, DL_BFLOAT, 16}, {XLA_FFI_DataType_S64, DL_INT, 64},
-    {XLA_FFI_DataType_S8, DL_INT, 8},     {XLA_FFI_DataType_U8, DL_UINT, 8},
-};
 
 static XLA_FFI_Error *fail(const XLA_FFI_Api *api, int code, const char *message)
 {

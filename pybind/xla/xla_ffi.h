@@ -26,21 +26,9 @@ typedef struct XLA_FFI_Extension_Base {
     size_t struct_size; \
     XLA_FFI_Extension_Base *extension_start
 
-/* Element types, by the numbers of xla::PrimitiveType. */
-enum {
-    XLA_FFI_DataType_S8 = 2,
-    XLA_FFI_DataType_S32 = 4,
-    XLA_FFI_DataType_S64 = 5,
-    XLA_FFI_DataType_U8 = 6,
-    XLA_FFI_DataType_F16 = 10,
-    XLA_FFI_DataType_F32 = 11,
-    XLA_FFI_DataType_F64 = 12,
-    XLA_FFI_DataType_BF16 = 16
-};
-
 typedef struct {
     XLA_FFI_HEADER;
-    int dtype;
+    int dtype; /* a number of xla::PrimitiveType */
     void *data;
     int64_t rank;
     int64_t *dims;

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Protocol
 
 from . import errors
+from ._dtypes import BEYOND_NUMPY
 from ._lent import Lent, describe, device_text, is_jax, package_of
 
 Array = Any
@@ -112,7 +113,7 @@ def require_plain(op: str, operand: str, x: Any) -> None:
         UnsupportedError: it is such an array.
     """
     dtype = x.dtype
-    if not (dtype.kind in "fiubc" and dtype.isnative) and dtype.name != "bfloat16":
+    if not (dtype.kind in "fiubc" and dtype.isnative) and dtype.name not in BEYOND_NUMPY:
         got = f"one of {'another byte order' if dtype.kind in 'fiuc' else f'dtype {dtype}'}"
         raise errors.make("unsupported", op, operand, "a plain numeric array", got)
     if type(x) is not sys.modules["numpy"].ndarray:
@@ -189,15 +190,15 @@ class _NumPyLike:
         """A dtype by name.
 
         Raises:
-            UnsupportedError: it is bfloat16, and ml_dtypes is not imported.
+            UnsupportedError: it is one that NumPy has from ml_dtypes, such as bfloat16, and ml_dtypes is not imported.
         """
-        if dtype != "bfloat16":
+        if dtype not in BEYOND_NUMPY:
             return dtype
         types = sys.modules.get("ml_dtypes")
         if types is None:
             hint = "import ml_dtypes, or give an output"
-            raise errors.make("unsupported", "sternway", "out", "given, as NumPy alone has no bfloat16", "nothing", hint)
-        return types.bfloat16
+            raise errors.make("unsupported", "sternway", "out", f"given, as NumPy alone has no {dtype}", "nothing", hint)
+        return getattr(types, dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
         return self.module.empty(shape, dtype=self._dtype(dtype))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ._arrays import library_of
+from ._dtypes import BEYOND_NUMPY
 from ._lent import Lent, is_jax
 from .errors import HintOf
 
@@ -44,8 +45,8 @@ def in_code(fix: Mapping[str, str], operand: str, library_of: LibraryOf) -> str 
     like = fix["like"]
     if like and library_of(like) == library:
         dtype = f"{like}.dtype"
-    elif library == "numpy" and fix["dtype"] == "bfloat16":
-        dtype = "ml_dtypes.bfloat16"
+    elif library == "numpy" and fix["dtype"] in BEYOND_NUMPY:
+        dtype = f"ml_dtypes.{fix['dtype']}"
     else:
         dtype = _DTYPES[library].format(fix["dtype"])
     return f"{fix['ask']} with {_CALLS[library][fix['do']].format(x=operand, dtype=dtype)}"

@@ -9,22 +9,16 @@ import dataclasses
 import itertools
 import json
 import math
-import struct
 from typing import Any
 
 from . import _library, errors
+from ._dtypes import DTYPES
 
 HOST, CUDA = (1, 3), (2, 13)
 """DLPack's device types of memory that the host and a CUDA device reads: the memory itself, and pinned or managed memory."""
 
 _LEGACY_STREAM = 1
 """The legacy default stream of CUDA, as ``__dlpack__`` takes it."""
-
-_FORMATS = {
-    "float16": "=e", "float32": "=f", "float64": "=d", "bfloat16": "=f",
-    "int8": "=b", "uint8": "=B", "int32": "=i", "int64": "=q",
-}  # fmt: skip
-"""Formats of struct by dtype."""
 
 
 def device_text(kind: int, index: int) -> str:
@@ -168,12 +162,9 @@ class Lent:
         """
         import ctypes  # which takes a while
 
-        if self.shape or self.device != "cpu" or self.dtype not in _FORMATS:
+        if self.shape or self.device != "cpu" or self.dtype not in DTYPES:
             raise TypeError("only an array of rank 0 on the CPU is a number")
-        data = ctypes.string_at(self.address, self.itemsize)
-        if self.dtype == "bfloat16":  # the upper half of a float32
-            data = b"\0\0" + data
-        return float(struct.unpack(_FORMATS[self.dtype], data)[0])
+        return DTYPES[self.dtype].number(ctypes.string_at(self.address, self.itemsize))
 
 
 def _merged(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import errors
 from ._arrays import _libraries, library_of, require_plain
+from ._dtypes import DTYPES
 from ._lent import Lent, is_jax, lend, speaks_dlpack
 
 _increment: Callable[[Any], None]
@@ -112,17 +113,14 @@ def refuse_recorded(op: str, name: str, x: Any, out: bool = False) -> None:
     raise errors.make("invalid_problem", op, name, "free of autograd", got, hint)
 
 
-_BFLOAT = 4
-"""DLPack's code of bfloat16."""
-
-
 def _borrow_numpy(op: str, name: str, x: Any) -> Any:
-    """A capsule by NumPy's own method, whatever a subclass overrides. bfloat16, which NumPy cannot export, goes as bits."""
+    """A capsule by NumPy's own method, whatever a subclass overrides. Types of ml_dtypes, which it refuses, go as bits."""
     require_plain(op, name, x)
     numpy = sys.modules["numpy"]
     try:
         if x.dtype.kind == "V":
-            return _numpy_capsule(numpy, numpy.ndarray.view(x, "uint16")), _BFLOAT
+            dtype = DTYPES[x.dtype.name]
+            return _numpy_capsule(numpy, numpy.ndarray.view(x, f"uint{8 * dtype.itemsize}")), dtype.code
         return _numpy_capsule(numpy, x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         got = errors.reason(error)

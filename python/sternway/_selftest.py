@@ -12,6 +12,7 @@ from ._cases import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, T
 from ._cases.progress import Progress
 from ._cases.source import cuda_devices, usable
 from ._cases.table import Table, shape_text
+from ._dtypes import BEYOND_NUMPY
 from ._requirements import TORCH
 
 # Rows that are no multiple of a vector and begin at odd addresses; few rows that are long enough to be cut into parts.
@@ -76,7 +77,7 @@ def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tup
         print(f"{device} is tested with PyTorch, which is not installed: pip install '{TORCH}'", file=sys.stderr)
     elif importlib.util.find_spec("numpy"):
         print("PyTorch is not installed: testing NumPy arrays on the CPU, without bfloat16, which NumPy does not have.\n")
-        yield "cpu", NumPySource, tuple(dtype for dtype in FORMATS if dtype != "bfloat16")
+        yield "cpu", NumPySource, tuple(dtype for dtype in FORMATS if dtype not in BEYOND_NUMPY)
     else:
         print(
             f"The selftest needs arrays: install PyTorch (pip install '{TORCH}') or NumPy (pip install numpy).",

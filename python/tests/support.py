@@ -17,10 +17,11 @@ from torch import Tensor
 import sternway as sw
 from sternway import _cases
 from sternway._cases.case import roundings
+from sternway._dtypes import ACCUMULATORS
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-FLOATS = (F32, F64, F16, BF16)
-ACCUMULATOR = {F16: F32, BF16: F32, F32: F32, F64: F64}
+ACCUMULATOR = {getattr(torch, name): getattr(torch, wide) for name, wide in ACCUMULATORS.items()}
+FLOATS = tuple(ACCUMULATOR)
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # --- Pairwise choice --------------------------------------------------------------------------------------------------

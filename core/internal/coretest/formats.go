@@ -6,31 +6,41 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Format16 is a 16-bit float by its definition: a sign, an exponent and a fraction of so many bits.
-type Format16 struct {
-	exponent, fraction int
-	Values             [1 << 16]float64 // of every pattern
+// NarrowFormat is a float of at most 16 bits by its definition: a sign, an exponent and a fraction.
+type NarrowFormat struct {
+	tensor.Float
+	Values []float64 // of every pattern
 }
 
-// Formats16 are float16 and bfloat16.
-var Formats16 = map[tensor.DType]*Format16{tensor.Float16: newFormat16(5, 10), tensor.BFloat16: newFormat16(8, 7)}
+// NarrowFormats are the floats of at most 16 bits.
+var NarrowFormats = narrowFormats()
 
-func newFormat16(exponent, fraction int) *Format16 {
-	f := &Format16{exponent: exponent, fraction: fraction}
-	bias := 1<<(exponent-1) - 1
+func narrowFormats() map[tensor.DType]*NarrowFormat {
+	formats := map[tensor.DType]*NarrowFormat{}
+	for _, row := range tensor.DTypeRows {
+		if row.DType.IsNarrow() {
+			formats[row.DType] = newNarrowFormat(row.Float)
+		}
+	}
+	return formats
+}
+
+func newNarrowFormat(float tensor.Float) *NarrowFormat {
+	f := &NarrowFormat{Float: float, Values: make([]float64, 2<<(float.Exponent+float.Fraction))}
+	bias := 1<<(f.Exponent-1) - 1
 	for pattern := range f.Values {
-		e := pattern >> fraction & (1<<exponent - 1)
-		m := float64(pattern & (1<<fraction - 1))
-		value := math.Ldexp(m+math.Ldexp(1, fraction), e-bias-fraction)
+		magnitude := pattern % f.sign()
+		e, m := magnitude>>f.Fraction, float64(magnitude%(1<<f.Fraction))
+		value := math.Ldexp(m+math.Ldexp(1, f.Fraction), e-bias-f.Fraction)
 		switch {
-		case e == 1<<exponent-1 && m != 0:
+		case magnitude > f.Infinity() || f.IsFinite && magnitude == f.Infinity():
 			value = math.NaN()
-		case e == 1<<exponent-1:
+		case magnitude == f.Infinity():
 			value = math.Inf(1)
 		case e == 0:
-			value = math.Ldexp(m, 1-bias-fraction)
+			value = math.Ldexp(m, 1-bias-f.Fraction)
 		}
-		if pattern>>15 != 0 {
+		if pattern != magnitude {
 			value = -value
 		}
 		f.Values[pattern] = value
@@ -38,21 +48,30 @@ func newFormat16(exponent, fraction int) *Format16 {
 	return f
 }
 
-// Infinity is the pattern that follows the largest number.
-func (f *Format16) Infinity() int { return 1<<15 - 1<<f.fraction }
+// sign is the bit of the sign.
+func (f *NarrowFormat) sign() int { return 1 << (f.Exponent + f.Fraction) }
+
+// Infinity is the pattern that follows the largest number: infinity, or a NaN in a format without
+// infinities.
+func (f *NarrowFormat) Infinity() int {
+	if f.IsFinite {
+		return f.sign() - 1
+	}
+	return f.sign() - 1<<f.Fraction
+}
 
 // Nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to
 // infinity are ordered as their values are; infinity takes the place of the number that would
 // follow the largest.
-func (f *Format16) Nearest(v float64) uint16 {
+func (f *NarrowFormat) Nearest(v float64) uint16 {
 	sign := uint16(0)
 	if math.Signbit(v) {
-		sign, v = 1<<15, -v
+		sign, v = uint16(f.sign()), -v
 	}
 	infinity := f.Infinity()
 	switch {
 	case math.IsNaN(v):
-		return uint16(infinity + 1<<(f.fraction-1))
+		return uint16(infinity | 1<<(f.Fraction-1))
 	case math.IsInf(v, 1):
 		return sign | uint16(infinity)
 	}

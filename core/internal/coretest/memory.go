@@ -219,36 +219,37 @@ func (m *Memory) RequireOnlyElementsWritten(t *testing.T, what string) {
 
 // Encode stores a number in a dtype.
 func Encode(d tensor.DType, to []byte, v float64) {
-	switch d {
-	case tensor.Float64:
-		binary.LittleEndian.PutUint64(to, math.Float64bits(v))
-	case tensor.Float32:
-		binary.LittleEndian.PutUint32(to, math.Float32bits(float32(v)))
-	case tensor.Float16, tensor.BFloat16:
-		binary.LittleEndian.PutUint16(to, Formats16[d].Nearest(v))
-	default: // the low bytes of two's complement
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], uint64(int64(v)))
-		copy(to, word[:])
+	word := uint64(int64(v)) // of an integer: the low bytes of two's complement
+	switch {
+	case d == tensor.Float64:
+		word = math.Float64bits(v)
+	case d == tensor.Float32:
+		word = uint64(math.Float32bits(float32(v)))
+	case d.IsNarrow():
+		word = uint64(NarrowFormats[d].Nearest(v))
 	}
+	var element [8]byte
+	binary.LittleEndian.PutUint64(element[:], word)
+	copy(to[:d.Size()], element[:])
 }
 
 // Decode reads a number of a dtype.
 func Decode(d tensor.DType, from []byte) float64 {
-	switch d {
-	case tensor.Float64:
-		return math.Float64frombits(binary.LittleEndian.Uint64(from))
-	case tensor.Float32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(from)))
-	case tensor.Float16, tensor.BFloat16:
-		return Formats16[d].Values[binary.LittleEndian.Uint16(from)]
+	var element [8]byte
+	copy(element[:d.Size()], from)
+	word := binary.LittleEndian.Uint64(element[:])
+	switch {
+	case d == tensor.Float64:
+		return math.Float64frombits(word)
+	case d == tensor.Float32:
+		return float64(math.Float32frombits(uint32(word)))
+	case d.IsNarrow():
+		return NarrowFormats[d].Values[word]
+	case d.Code == tensor.CodeUint:
+		return float64(word)
 	}
-	var word [8]byte
-	if d != tensor.Uint8 && from[len(from)-1]>>7 != 0 {
-		word = [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	}
-	copy(word[:], from)
-	return float64(int64(binary.LittleEndian.Uint64(word[:])))
+	unused := 64 - 8*d.Size()
+	return float64(int64(word<<unused) >> unused)
 }
 
 // rounded is v as the dtype stores it.

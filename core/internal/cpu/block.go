@@ -113,27 +113,37 @@ type Storage[A Accumulator] struct {
 	Place func(t *tensor.Tensor, v *View, start, n int64) []A
 }
 
-// storages is the table of Storage by row of tensor.DTypeRows. own is the dtype of A.
-func storages[A Accumulator](own tensor.DType) [len(tensor.DTypeRows)]Storage[A] {
+// storages is the table of Storage by row of tensor.DTypeRows.
+func storages[A Accumulator]() [len(tensor.DTypeRows)]Storage[A] {
 	var table [len(tensor.DTypeRows)]Storage[A]
-	for i, s := range [...]Storage[A]{
-		convertedStorage[float32, A](), convertedStorage[float64, A](),
-		halfStorage[A](WidenFloat16, NarrowFloat16), halfStorage[A](WidenBFloat16, NarrowBFloat16),
-		int8Storage[A](widenInt8), int8Storage[A](widenUint8), convertedStorage[int32, A](), convertedStorage[int64, A](),
-	} {
-		if tensor.DTypeRows[i].DType == own {
-			s = accumulatorStorage[A]()
-		}
-		table[i] = s
+	for i := range table {
+		table[i] = storageOf[A](tensor.DTypeRows[i].DType)
 	}
 	return table
+}
+
+// storageOf is the storage of a dtype.
+func storageOf[A Accumulator](d tensor.DType) Storage[A] {
+	switch {
+	case d == TypeOf[A]():
+		return accumulatorStorage[A]()
+	case d.IsNarrow() && d.Bits == 8:
+		return narrowStorage[A, uint8](d)
+	case d.IsNarrow():
+		return narrowStorage[A, uint16](d)
+	}
+	return map[tensor.DType]Storage[A]{
+		tensor.Float32: convertedStorage[float32, A](), tensor.Float64: convertedStorage[float64, A](),
+		tensor.Int8: int8Storage[A, int8](tensor.Int8), tensor.Uint8: int8Storage[A, uint8](tensor.Uint8),
+		tensor.Int32: convertedStorage[int32, A](), tensor.Int64: convertedStorage[int64, A](),
+	}[d]
 }
 
 // Storages32 and Storages64 are the tables for accumulators of float32 and float64, by row of
 // tensor.DTypeRows.
 var (
-	Storages32 = storages[float32](tensor.Float32)
-	Storages64 = storages[float64](tensor.Float64)
+	Storages32 = storages[float32]()
+	Storages64 = storages[float64]()
 )
 
 func notInPlace[A Accumulator](*tensor.Tensor, *View, int64, int64) []A { return nil }
@@ -183,13 +193,13 @@ func convertedStorage[S float32 | float64 | int8 | uint8 | int32 | int64, A Accu
 }
 
 // int8Storage is the storage of 8-bit integers.
-func int8Storage[A Accumulator, S int8 | uint8](widen func([]float32, []S)) Storage[A] {
-	return Storage[A]{Load: loadThroughFloat32[A](widen), Store: convertedStorage[S, A]().Store, Place: notInPlace[A]}
+func int8Storage[A Accumulator, S int8 | uint8](d tensor.DType) Storage[A] {
+	return Storage[A]{Load: loadThroughFloat32[A, S](d), Store: convertedStorage[S, A]().Store, Place: notInPlace[A]}
 }
 
 // loadThroughFloat32 is a Load that converts a block to float32 first. Adjacent elements are not
 // copied.
-func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
+func loadThroughFloat32[A Accumulator, S Number](d tensor.DType) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
 	return func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
 		raw := RawOf[S](b, n)
 		if v.Regular && v.Step == 1 {
@@ -198,10 +208,10 @@ func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*
 			gather(raw, t, v, start)
 		}
 		if wide, ok := any(b.Wide[:n]).([]float32); ok {
-			widen(wide, raw)
+			Widen(d, wide, raw)
 			return b.Wide[:n]
 		}
-		widen(b.half[:n], raw)
+		Widen(d, b.half[:n], raw)
 		for i, value := range b.half[:n] {
 			b.Wide[i] = A(value)
 		}
@@ -218,10 +228,11 @@ func RoundToOdd(x float64) float32 {
 	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
 }
 
-// halfStorage is the storage of a 16-bit float, converted through float32.
-func halfStorage[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
+// narrowStorage is the storage of a float of at most 16 bits, the bits of an S, converted through
+// float32.
+func narrowStorage[A Accumulator, S uint8 | uint16](d tensor.DType) Storage[A] {
 	return Storage[A]{
-		Load: loadThroughFloat32[A](widen),
+		Load: loadThroughFloat32[A, S](d),
 		Store: func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A) {
 			n := int64(len(values))
 			narrowed, ok := any(values).([]float32)
@@ -232,11 +243,11 @@ func halfStorage[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H)
 				}
 			}
 			if v.Regular && v.Step == 1 {
-				narrow(Elements[H](t, start, n, 1), narrowed)
+				Narrow(d, Elements[S](t, start, n, 1), narrowed)
 				return
 			}
-			raw := RawOf[H](b, n)
-			narrow(raw, narrowed)
+			raw := RawOf[S](b, n)
+			Narrow(d, raw, narrowed)
 			scatter(raw, t, v, start)
 		},
 		Place: notInPlace[A],

@@ -1,6 +1,5 @@
-/* The loops of vector.h that compute up to three products in one pass, for one storage type: STORED
-   is the type in memory, WIDE the type of arithmetic. vector_loops.h includes this header once per
-   storage type. */
+/* The loops of vector.h that compute up to three products in one pass, for one storage type.
+   each_float.gen.h includes this header once per storage type. */
 
 /* A factor at the start of its run. kind is a compile-time constant wherever the functions below
    are inlined. */
@@ -21,7 +20,7 @@ TARGET INLINE void FOR(factor_values)(WIDE *out, int kind, const FOR(factor) *f,
   float eight[LANES];
   switch (kind) {
   case FACTOR_NUMBER: for (long j = 0; j < n; j++) out[j] = (WIDE)f->number; return;
-  case FACTOR_DENSE: WIDEN(out, (const STORED *)f->data + i, n); return;
+  case FACTOR_DENSE: FOR(widen)(out, (const STORED *)f->data + i, n); return;
   case FACTOR_I8: AT(widen_i8)(eight, (const int8_t *)f->data + i, n); break;
   case FACTOR_U8: AT(widen_u8)(eight, (const uint8_t *)f->data + i, n); break;
   }
@@ -31,7 +30,7 @@ TARGET INLINE void FOR(factor_values)(WIDE *out, int kind, const FOR(factor) *f,
 TARGET INLINE void FOR(factor_doubles)(double *out, int kind, const FOR(factor) *f, long i, long n) {
   switch (kind) {
   case FACTOR_NUMBER: for (long j = 0; j < n; j++) out[j] = f->number; return;
-  case FACTOR_DENSE: DOUBLE(out, (const STORED *)f->data + i, n); return;
+  case FACTOR_DENSE: FOR(double)(out, (const STORED *)f->data + i, n); return;
   case FACTOR_I8: AT(double_i8)(out, (const int8_t *)f->data + i, n); return;
   case FACTOR_U8: AT(double_u8)(out, (const uint8_t *)f->data + i, n); return;
   }
@@ -41,7 +40,7 @@ TARGET INLINE void FOR(factor_doubles)(double *out, int kind, const FOR(factor) 
 TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
                                 const FOR(factor) *z, long i, long n) {
   WIDE a[LANES], b[LANES], c[LANES];
-  WIDEN(a, x + i, n);
+  FOR(widen)(a, x + i, n);
   FOR(factor_values)(b, y_kind, y, i, n);
   FOR(factor_values)(c, z_kind, z, i, n);
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
@@ -52,7 +51,7 @@ TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FO
 TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
                              const FOR(factor) *z, long i, long n) {
   double a[LANES], b[LANES], c[LANES];
-  DOUBLE(a, x + i, n);
+  FOR(double)(a, x + i, n);
   FOR(factor_doubles)(b, y_kind, y, i, n);
   FOR(factor_doubles)(c, z_kind, z, i, n);
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
@@ -64,7 +63,7 @@ TARGET static __attribute__((noinline)) void FOR(store_few)(STORED *out, const S
     const FOR(factor) *z, long i, long n) {
   WIDE value[LANES];
   FOR(product)(value, x, y->kind, y, z->kind, z, i, n);
-  NARROW(out + i, value, n);
+  FOR(narrow)(out + i, value, n);
 }
 
 TARGET static __attribute__((noinline)) void FOR(few_terms)(double *out, const STORED *x, const FOR(factor) *y,
@@ -86,7 +85,7 @@ TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FO
   for (; i + LANES <= end; i += LANES) {
     WIDE value[LANES];
     FOR(product)(value, x, y_kind, y, z_kind, z, i, LANES);
-    NARROW(out + i, value, LANES);
+    FOR(narrow)(out + i, value, LANES);
   }
   if (i < end) FOR(store_few)(out, x, y, z, i, end - i);
 }
@@ -176,10 +175,3 @@ TARGET static void FOR(products)(const sw_products *p) {
     }
   }
 }
-
-#undef STORED
-#undef WIDE
-#undef FOR
-#undef WIDEN
-#undef DOUBLE
-#undef NARROW

@@ -31,15 +31,32 @@ void sw_narrow_f16_portable(uint16_t *out, const float *in,
 #define LOOPS "vector_loops.h"
 #include "each_processor.h"
 
-void sw_widen_f16(float *out, const uint16_t *in, long n) { CHOSEN(widen_f16)(out, in, n); }
-void sw_narrow_f16(uint16_t *out, const float *in, long n) { CHOSEN(narrow_f16)(out, in, n); }
-void sw_widen_bf16(float *out, const uint16_t *in, long n) { CHOSEN(widen_bf16)(out, in, n); }
-void sw_narrow_bf16(uint16_t *out, const float *in, long n) { CHOSEN(narrow_bf16)(out, in, n); }
-void sw_widen_i8(float *out, const int8_t *in, long n) { CHOSEN(widen_i8)(out, in, n); }
-void sw_widen_u8(float *out, const uint8_t *in, long n) { CHOSEN(widen_u8)(out, in, n); }
+typedef void widening(float *out, const void *in, long n);
+typedef void narrowing(void *out, const float *in, long n);
+typedef void multiplying(const sw_products *p);
+
+#define WIDEN(suffix, stored) \
+  static void chosen_widen_##suffix(float *out, const void *in, long n) { CHOSEN(widen_##suffix)(out, in, n); }
+#define NARROW(suffix, stored) \
+  static void chosen_narrow_##suffix(void *out, const float *in, long n) { CHOSEN(narrow_##suffix)(out, in, n); }
+#define MULTIPLY(suffix, stored, wide) \
+  static void chosen_products_##suffix(const sw_products *p) { CHOSEN(products_##suffix)(p); }
+EACH_WIDENED(WIDEN)
+EACH_NARROW(NARROW)
+EACH_FLOAT(MULTIPLY)
+#undef WIDEN
+#undef NARROW
+#undef MULTIPLY
+
+#define WIDEN(suffix, stored) [DTYPE_##suffix] = chosen_widen_##suffix,
+#define NARROW(suffix, stored) [DTYPE_##suffix] = chosen_narrow_##suffix,
+#define MULTIPLY(suffix, stored, wide) [DTYPE_##suffix] = chosen_products_##suffix,
+static widening *const widening_of[] = {EACH_WIDENED(WIDEN)};
+static narrowing *const narrowing_of[] = {EACH_NARROW(NARROW)};
+static multiplying *const products_of[] = {EACH_FLOAT(MULTIPLY)};
+
+void sw_widen(long dtype, float *out, const void *in, long n) { widening_of[dtype](out, in, n); }
+void sw_narrow(long dtype, void *out, const float *in, long n) { narrowing_of[dtype](out, in, n); }
+void sw_products_of(long dtype, const sw_products *p) { products_of[dtype](p); }
 void sw_sum_runs(double *sums, const double *in, long run, long n) { CHOSEN(sum_runs)(sums, in, run, n); }
 void sw_add(double *sums, const double *in, long n) { CHOSEN(add)(sums, in, n); }
-void sw_products_f32(const sw_products *p) { CHOSEN(products_f32)(p); }
-void sw_products_f64(const sw_products *p) { CHOSEN(products_f64)(p); }
-void sw_products_f16(const sw_products *p) { CHOSEN(products_f16)(p); }
-void sw_products_bf16(const sw_products *p) { CHOSEN(products_bf16)(p); }

@@ -3,6 +3,10 @@ package cpu
 /*
 #cgo CFLAGS: -O2
 #include "vector.h"
+
+// cgo searches what a pointer to void points at for Go pointers, and leaves out characters.
+static void widen(long dtype, float *out, const char *in, long n) { sw_widen(dtype, out, in, n); }
+static void narrow(long dtype, char *out, const float *in, long n) { sw_narrow(dtype, out, in, n); }
 */
 import "C"
 
@@ -15,46 +19,22 @@ import (
 // Loops over blocks are C: Go has no 16-bit floats and its compiler does not vectorize. A call from
 // Go to C costs about 40 ns, a block of 1024 elements about 100 ns.
 
-// Float16 and BFloat16 are the bit patterns of 16-bit floats.
-type (
-	Float16  uint16
-	BFloat16 uint16
-)
-
 func cFloats(s []float32) *C.float { return (*C.float)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 func cDoubles(s []float64) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-func cHalves[H Float16 | BFloat16](s []H) *C.uint16_t {
-	return (*C.uint16_t)(unsafe.Pointer(unsafe.SliceData(s)))
+// Number is the type in memory of elements that are converted to float32: the bits of a float of at
+// most 16 bits, or an integer of 8 bits.
+type Number interface{ int8 | uint8 | uint16 }
+
+// Widen converts elements of a dtype to float32.
+func Widen[S Number](d tensor.DType, out []float32, in []S) {
+	C.widen(C.long(d.Row()), cFloats(out), (*C.char)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
 }
 
-// WidenFloat16 converts float16 to float32.
-func WidenFloat16(out []float32, in []Float16) {
-	C.sw_widen_f16(cFloats(out), cHalves(in), C.long(len(in)))
-}
-
-// NarrowFloat16 converts float32 to float16, rounding to nearest even.
-func NarrowFloat16(out []Float16, in []float32) {
-	C.sw_narrow_f16(cHalves(out), cFloats(in), C.long(len(in)))
-}
-
-// WidenBFloat16 converts bfloat16 to float32.
-func WidenBFloat16(out []float32, in []BFloat16) {
-	C.sw_widen_bf16(cFloats(out), cHalves(in), C.long(len(in)))
-}
-
-// NarrowBFloat16 converts float32 to bfloat16, rounding to nearest even.
-func NarrowBFloat16(out []BFloat16, in []float32) {
-	C.sw_narrow_bf16(cHalves(out), cFloats(in), C.long(len(in)))
-}
-
-func widenInt8(out []float32, in []int8) {
-	C.sw_widen_i8(cFloats(out), (*C.int8_t)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
-}
-
-func widenUint8(out []float32, in []uint8) {
-	C.sw_widen_u8(cFloats(out), (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
+// Narrow converts float32 to a float of at most 16 bits, rounding to nearest even.
+func Narrow[S Number](d tensor.DType, out []S, in []float32) {
+	C.narrow(C.long(d.Row()), (*C.char)(unsafe.Pointer(unsafe.SliceData(out))), cFloats(in), C.long(len(in)))
 }
 
 // SumRuns sets sums[k] to the sum of the k-th run of values by pairwise summation in a fixed order.
@@ -113,18 +93,7 @@ func (f FactorAt) c() C.sw_factor {
 }
 
 // Run computes the products of operands of a storage type.
-func (p *Products) Run(storage tensor.DType) {
-	switch storage {
-	case tensor.Float32:
-		C.sw_products_f32(&p.c)
-	case tensor.Float64:
-		C.sw_products_f64(&p.c)
-	case tensor.Float16:
-		C.sw_products_f16(&p.c)
-	case tensor.BFloat16:
-		C.sw_products_bf16(&p.c)
-	}
-}
+func (p *Products) Run(storage tensor.DType) { C.sw_products_of(C.long(storage.Row()), &p.c) }
 
 // VectorWidth is the width in bits of the SIMD vectors that the loops use.
 func VectorWidth() int { return int(C.sw_vector_width) }
@@ -132,12 +101,12 @@ func VectorWidth() int { return int(C.sw_vector_width) }
 // SetVectorWidth selects loops with narrower vectors; it is for tests.
 func SetVectorWidth(bits int) { C.sw_vector_width = C.int(bits) }
 
-// WidenFloat16Portable is WidenFloat16 without the conversion instructions of the processor.
-func WidenFloat16Portable(out []float32, in []Float16) {
-	C.sw_widen_f16_portable(cFloats(out), cHalves(in), C.long(len(in)))
+// WidenFloat16Portable is Widen of float16 without the conversion instructions of the processor.
+func WidenFloat16Portable(out []float32, in []uint16) {
+	C.sw_widen_f16_portable(cFloats(out), (*C.uint16_t)(unsafe.SliceData(in)), C.long(len(in)))
 }
 
-// NarrowFloat16Portable is NarrowFloat16 without the conversion instructions of the processor.
-func NarrowFloat16Portable(out []Float16, in []float32) {
-	C.sw_narrow_f16_portable(cHalves(out), cFloats(in), C.long(len(in)))
+// NarrowFloat16Portable is Narrow to float16 without the conversion instructions of the processor.
+func NarrowFloat16Portable(out []uint16, in []float32) {
+	C.sw_narrow_f16_portable((*C.uint16_t)(unsafe.SliceData(out)), cFloats(in), C.long(len(in)))
 }

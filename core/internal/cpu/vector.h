@@ -3,6 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "dtypes.gen.h"
+
 /* Loops over blocks in C that the compiler vectorizes, with dispatch at run time. each_processor.h
    includes the header LOOPS three times: for any processor, for AVX2 and for AVX-512. VECTOR is the
    vector width in bits, TARGET the attributes of each function, AT(name) its name; CHOSEN(name)
@@ -94,12 +96,10 @@ INLINE uint16_t narrow_f16_one(float x) {
   return sign | ((rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13);
 }
 
-void sw_widen_f16(float *out, const uint16_t *in, long n);
-void sw_narrow_f16(uint16_t *out, const float *in, long n);
-void sw_widen_bf16(float *out, const uint16_t *in, long n);
-void sw_narrow_bf16(uint16_t *out, const float *in, long n);
-void sw_widen_i8(float *out, const int8_t *in, long n);
-void sw_widen_u8(float *out, const uint8_t *in, long n);
+/* Conversions of n elements to float32 and back, by the row of their dtype. sw_widen takes floats
+   of at most 16 bits and integers of 8 bits, sw_narrow these floats. */
+void sw_widen(long dtype, float *out, const void *in, long n);
+void sw_narrow(long dtype, void *out, const float *in, long n);
 
 /* The portable conversions of float16, so that tests can compare them with the ones that this
    processor prefers. */
@@ -140,8 +140,6 @@ typedef struct {
   sw_product product[3];
 } sw_products;
 
-void sw_products_f32(const sw_products *p);
-void sw_products_f64(const sw_products *p);
-void sw_products_f16(const sw_products *p);
-void sw_products_bf16(const sw_products *p);
+/* Computes products of operands of a float that operations compute in, by its row. */
+void sw_products_of(long dtype, const sw_products *p);
 #endif

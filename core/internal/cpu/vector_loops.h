@@ -5,10 +5,20 @@
   TARGET static inline void AT(name)(to *restrict out, const from *restrict in, long n) { \
     for (long i = 0; i < n; i++) out[i] = one(in[i]); \
   }
-
 CONVERT(widen_bf16, uint16_t, float, widen_bf16_one)
 CONVERT(narrow_bf16, float, uint16_t, narrow_bf16_one)
 #undef CONVERT
+
+#define COPY(name, type) \
+  TARGET INLINE void AT(name)(type *restrict out, const type *restrict in, long n) { \
+    for (long i = 0; i < n; i++) out[i] = in[i]; \
+  }
+COPY(widen_f32, float)
+COPY(narrow_f32, float)
+COPY(widen_f64, double)
+COPY(narrow_f64, double)
+COPY(double_f64, double)
+#undef COPY
 
 /* Intrinsics, because compilers do not vectorize float16 conversions and vectorize 8-bit ones
    badly. */
@@ -115,41 +125,5 @@ TARGET static void AT(sum_runs)(double *sums, const double *in, long run, long n
 
 TARGET static void AT(add)(double *sums, const double *in, long n) { for (long i = 0; i < n; i++) sums[i] += in[i]; }
 
-TARGET INLINE void AT(copy_f32)(float *restrict out, const float *restrict in, long n) {
-  for (long i = 0; i < n; i++) out[i] = in[i];
-}
-TARGET INLINE void AT(copy_f64)(double *restrict out, const double *restrict in, long n) {
-  for (long i = 0; i < n; i++) out[i] = in[i];
-}
-
-#define STORED float
-#define WIDE float
-#define FOR(name) AT(name##_f32)
-#define WIDEN AT(copy_f32)
-#define DOUBLE AT(double_f32)
-#define NARROW WIDEN
-#include "products.h"
-
-#define STORED double
-#define WIDE double
-#define FOR(name) AT(name##_f64)
-#define WIDEN AT(copy_f64)
-#define DOUBLE AT(copy_f64)
-#define NARROW WIDEN
-#include "products.h"
-
-#define STORED uint16_t
-#define WIDE float
-#define FOR(name) AT(name##_f16)
-#define WIDEN AT(widen_f16)
-#define DOUBLE AT(double_f16)
-#define NARROW AT(narrow_f16)
-#include "products.h"
-
-#define STORED uint16_t
-#define WIDE float
-#define FOR(name) AT(name##_bf16)
-#define WIDEN AT(widen_bf16)
-#define DOUBLE AT(double_bf16)
-#define NARROW AT(narrow_bf16)
-#include "products.h"
+#define FLOAT_LOOPS "products.h"
+#include "each_float.gen.h"

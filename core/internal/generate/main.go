@@ -39,8 +39,13 @@ var headers = map[string]header{
 // files are the contents of the generated files, by their paths from the root of the repository.
 func files(root string) (map[string]string, error) {
 	texts := map[string]string{
-		"python/sternway/_choices.py": choicesModule(),
-		"python/sternway/_kinds.py":   kindsModule(),
+		"core/internal/cpu/dtypes.gen.h":     cDTypes(),
+		"core/internal/cpu/each_float.gen.h": cEachFloat(),
+		"cuda/common/dtypes.gen.cuh":         cudaDTypes(),
+		"pybind/xla/dtypes.gen.h":            xlaDTypes(),
+		"python/sternway/_choices.py":        choicesModule(),
+		"python/sternway/_dtypes.py":         dtypesModule(),
+		"python/sternway/_kinds.py":          kindsModule(),
 	}
 	for path, h := range headers {
 		text, err := h.text(root)

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/sternway/sternway/core/internal/errs"
 )
@@ -41,24 +42,56 @@ var (
 // DTypeRow is the row of an element type in DTypeRows.
 type DTypeRow struct {
 	DType  DType
-	Suffix string // of kernel symbols
+	Suffix string // of kernel symbols, and of functions in C
+	CUDA   string // the type in CUDA
+	XLA    int    // the number of the type in XLA
+	Float  Float
+	// IsStoredOnly marks a float that operands may be stored in, and that no descriptor names as
+	// the type of an operation. It has conversions, and no kernels.
+	IsStoredOnly bool
 }
 
-// DTypeRows is the table of element types. Kernels receive the index of a row as the code of a
-// dtype.
+// Float is the format of a floating-point type: the bits of the exponent and of the fraction. Both
+// are 0 for an integer.
+type Float struct {
+	Exponent, Fraction int
+	IsFinite           bool // without infinities: only the pattern of all ones is no number
+}
+
+// DTypeRows is the table of element types, from which `make generate` writes the tables of the
+// other languages. Kernels receive the index of a row as the code of a dtype. The floats of
+// operations come first, then the other floats, then the integers.
 var DTypeRows = [...]DTypeRow{
-	{Float32, "f32"},
-	{Float64, "f64"},
-	{Float16, "f16"},
-	{BFloat16, "bf16"},
-	{Int8, "i8"},
-	{Uint8, "u8"},
-	{Int32, "i32"},
-	{Int64, "i64"},
+	{DType: Float32, Suffix: "f32", CUDA: "float", XLA: 11, Float: Float{Exponent: 8, Fraction: 23}},
+	{DType: Float64, Suffix: "f64", CUDA: "double", XLA: 12, Float: Float{Exponent: 11, Fraction: 52}},
+	{DType: Float16, Suffix: "f16", CUDA: "__half", XLA: 10, Float: Float{Exponent: 5, Fraction: 10}},
+	{DType: BFloat16, Suffix: "bf16", CUDA: "__nv_bfloat16", XLA: 16, Float: Float{Exponent: 8, Fraction: 7}},
+	{DType: Int8, Suffix: "i8", CUDA: "signed char", XLA: 2},
+	{DType: Uint8, Suffix: "u8", CUDA: "unsigned char", XLA: 6},
+	{DType: Int32, Suffix: "i32", CUDA: "int", XLA: 4},
+	{DType: Int64, Suffix: "i64", CUDA: "i64", XLA: 5},
 }
 
 // Floats are the element types of gradients, in the order of the table.
-var Floats = []DType{Float32, Float64, Float16, BFloat16}
+var Floats = floats()
+
+func floats() (list []DType) {
+	for i := range DTypeRows {
+		if row := &DTypeRows[i]; row.DType.Floating() && !row.IsStoredOnly {
+			list = append(list, row.DType)
+		}
+	}
+	return list
+}
+
+// Epsilon is the distance from 1 to the next number.
+func (f Float) Epsilon() float64 { return math.Ldexp(1, -f.Fraction) }
+
+// Normal is the smallest positive number that has all digits of the fraction.
+func (f Float) Normal() float64 { return math.Ldexp(1, 2-1<<(f.Exponent-1)) }
+
+// Smallest is the smallest positive number.
+func (f Float) Smallest() float64 { return f.Normal() * f.Epsilon() }
 
 // Row returns the number of d in the table, or -1.
 func (d DType) Row() int {
@@ -82,8 +115,15 @@ func (d DType) Accumulator() DType {
 	return Float32
 }
 
-// Floating reports whether d is a floating-point type.
-func (d DType) Floating() bool { return d.Code == CodeFloat || d.Code == codeBFloat }
+// Format is the format of a float, and empty for an integer. d is in the table.
+func (d DType) Format() Float { return DTypeRows[d.Row()].Float }
+
+// Floating reports whether d is a floating-point type of the table.
+func (d DType) Floating() bool { return d.Row() >= 0 && d.Format() != (Float{}) }
+
+// IsNarrow reports whether d is a float of at most 16 bits. Go and C compute with its bits alone,
+// and convert blocks to float32.
+func (d DType) IsNarrow() bool { return d.Bits <= 16 && d.Floating() }
 
 // Suffix is the suffix of kernel symbols for d.
 func (d DType) Suffix() string { return DTypeRows[d.Row()].Suffix }

@@ -11,8 +11,8 @@ struct RowShared {
     Uninitialized<typename K::Suffix, 1> carry_suffix;
 };
 
-// SEG: rows lie inside a warp, which may have several of them. TILED: states enter the tile from the
-// tiles before and after it.
+// SEG: rows lie inside a warp, which may have several of them. TILED: states enter the tile from
+// the tiles before and after it.
 template <typename K, bool SEG, bool TILED>
 struct RowScan {
     using Prefix = typename K::Prefix;

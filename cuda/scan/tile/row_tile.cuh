@@ -158,7 +158,8 @@ struct RowTile {
         if constexpr (K::NEEDS_PREFIX && TILED) {
             if (prefix_only) {
                 __syncthreads();
-                if (threadIdx.x < 32) running.prefix = K::combine(running.prefix, scan.total(scan.shared->warp_prefixes));
+                if (threadIdx.x < 32)
+                    running.prefix = K::combine(running.prefix, scan.total(scan.shared->warp_prefixes));
                 return 0;
             }
         }
@@ -194,7 +195,8 @@ struct RowTile {
         rematerialize(ys);
         const IO out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         thread.finish(
-            scan.suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+            scan.suffix_after(suffix), xv, yv, segment_heads(),
+            [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
             if (!is_fast(thread, span, yv, segment_heads())) return kRejected;  // ys holds dx
         }

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._arrays import Array, dtype_name
 from .._descriptor import Descriptor
+from .._dtypes import ACCUMULATORS, DTYPES
 from .._plan import Plan
 from .source import Source
 
@@ -29,10 +30,7 @@ class Format:
 
 
 FORMATS = {
-    "float32": Format(2**-23, 2**-126, 2**-23),
-    "float64": Format(2**-52, 2**-1022, 2**-52),
-    "float16": Format(2**-10, 2**-14, 2**-23),
-    "bfloat16": Format(2**-7, 2**-126, 2**-23),
+    name: Format(DTYPES[name].eps, DTYPES[name].tiny, DTYPES[accumulator].eps) for name, accumulator in ACCUMULATORS.items()
 }
 
 

@@ -54,26 +54,19 @@ static long chunk_of(const sw_dense_block *b, long start, long *first, long *run
 }
 
 static const float *widened(float *buffer, const sw_dense_block *b, long start, long n) {
-  switch (b->in_dtype) {
-  case DENSE_F32: return (const float *)b->in + start;
-  case DENSE_F16: sw_widen_f16(buffer, (const uint16_t *)b->in + start, n); break;
-  case DENSE_BF16: sw_widen_bf16(buffer, (const uint16_t *)b->in + start, n); break;
-  case DENSE_I8: sw_widen_i8(buffer, (const int8_t *)b->in + start, n); break;
-  case DENSE_U8: sw_widen_u8(buffer, (const uint8_t *)b->in + start, n); break;
-  }
+  if (b->in_dtype == DTYPE_f32) return (const float *)b->in + start;
+  sw_widen(b->in_dtype, buffer, (const char *)b->in + start * DTYPE_SIZE[b->in_dtype], n);
   return buffer;
 }
 
 /* Where a chunk of results is to be computed: the output itself, or a buffer for narrowed(). */
 static float *place_of(float *buffer, const sw_dense_block *b, long start) {
-  return b->out_dtype == DENSE_F32 ? (float *)b->out + start : buffer;
+  return b->out_dtype == DTYPE_f32 ? (float *)b->out + start : buffer;
 }
 
 static void narrowed(const sw_dense_block *b, const float *values, long start, long n) {
-  switch (b->out_dtype) {
-  case DENSE_F16: sw_narrow_f16((uint16_t *)b->out + start, values, n); break;
-  case DENSE_BF16: sw_narrow_bf16((uint16_t *)b->out + start, values, n); break;
-  }
+  if (b->out_dtype == DTYPE_f32) return;
+  sw_narrow(b->out_dtype, (char *)b->out + start * DTYPE_SIZE[b->out_dtype], values, n);
 }
 
 void sw_dequantize_dense(sw_dense_block b, const void *scale, const void *zero_point) {
@@ -81,7 +74,7 @@ void sw_dequantize_dense(sw_dense_block b, const void *scale, const void *zero_p
   for (long start = 0, m, k, run; start < b.n; start += m) {
     m = chunk_of(&b, start, &k, &run);
     const float *q = widened(wide, &b, start, m);
-    if (b.out_dtype == DENSE_F64) {
+    if (b.out_dtype == DTYPE_f64) {
       double *y = (double *)b.out + start;
       CHOSEN(double_of_float)(y, q, m);
       CHOSEN(dequantize_forward_f64)(y, y, (const double *)scale + k, (const double *)zero_point + k, run, m);
@@ -97,7 +90,7 @@ void sw_fake_quantize_dense(sw_dense_block b, const void *scale, const void *zer
   float wide[CHUNK];
   for (long start = 0, m, k, run; start < b.n; start += m) {
     m = chunk_of(&b, start, &k, &run);
-    if (b.out_dtype == DENSE_F64) {
+    if (b.out_dtype == DTYPE_f64) {
       const double *x = (const double *)b.in + start;
       CHOSEN(fake_quantize_forward_f64)((double *)b.out + start, x, (const double *)scale + k,
                                         (const double *)zero_point + k, run, low, high, m);

@@ -24,11 +24,9 @@ void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scal
 
 /* The same for elements where they lie in memory, adjacent, in their storage types. scale and
    zero_point are of float64 if the output is, and of float32 otherwise. */
-enum { DENSE_F32, DENSE_F64, DENSE_F16, DENSE_BF16, DENSE_I8, DENSE_U8 }; /* as in tensor.DTypeRows */
-
 typedef struct {
   uintptr_t in, out; /* addresses */
-  long in_dtype, out_dtype;
+  long in_dtype, out_dtype; /* rows of tensor.DTypeRows */
   long run, n; /* n elements: one run, or a part of it, or several whole runs */
 } sw_dense_block;
 

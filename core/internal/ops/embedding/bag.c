@@ -9,13 +9,13 @@
 
 #include "../../cpu/vector.h"
 
-static const long sizes[] = {4, 8, 2, 2};
-
-static char *row_of(const sw_bag_out *out, long row) { return (char *)out->data + row * out->row * sizes[out->narrow]; }
+static char *row_of(const sw_bag_out *out, long row) {
+  return (char *)out->data + row * out->row * DTYPE_SIZE[out->narrow];
+}
 
 /* Clears `count` adjacent rows. */
 static void store_zeros(const sw_bag_out *out, long row, long count) {
-  long n = out->columns, size = sizes[out->narrow];
+  long n = out->columns, size = DTYPE_SIZE[out->narrow];
   char *to = row_of(out, row);
   if (out->column == 1 && out->row == n) {
     memset(to, 0, count * n * size);
@@ -32,14 +32,21 @@ void sw_bag_zeros(const sw_bag_out *out) { store_zeros(out, 0, out->rows); }
 /* Stores a row of float32 in the dtype and with the column stride of the output. */
 static void store_single(const sw_bag_out *out, long row, const float *single) {
   long n = out->columns, step = out->column;
-  if (out->narrow == BAG_F32) {
+  if (out->narrow == DTYPE_f32) {
     for (long i = 0; i < n; i++) ((float *)row_of(out, row))[i * step] = single[i];
     return;
   }
-  uint16_t *to = (uint16_t *)row_of(out, row), *half = step == 1 ? to : (uint16_t *)(single + n);
-  if (out->narrow == BAG_F16) sw_narrow_f16(half, single, n);
-  else sw_narrow_bf16(half, single, n);
-  if (step != 1) for (long i = 0; i < n; i++) to[i * step] = half[i];
+  char *to = row_of(out, row), *narrow = step == 1 ? to : (char *)(single + n);
+  sw_narrow(out->narrow, narrow, single, n);
+  if (step == 1) return;
+  switch (out->narrow) {
+#define SCATTER(suffix, stored) \
+  case DTYPE_##suffix: \
+    for (long i = 0; i < n; i++) ((stored *)to)[i * step] = ((const stored *)narrow)[i]; \
+    break;
+  EACH_NARROW(SCATTER)
+#undef SCATTER
+  }
 }
 
 /* Software prefetch distance: rows of weight are gathered, so BAG_LINES cache lines of the row
@@ -51,8 +58,8 @@ static inline void ask_for(const char *line, long bytes) {
 }
 
 INLINE const float *single_row(long narrow, const void *row, float *scratch, long n) {
-  if (narrow != BAG_F16 && narrow != BAG_BF16) return row;
-  (narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)(scratch, row, n);
+  if (DTYPE_SIZE[narrow] > 2) return row;
+  sw_widen(narrow, scratch, row, n);
   return scratch;
 }
 

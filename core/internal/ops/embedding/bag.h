@@ -2,10 +2,9 @@
 #define STERNWAY_OP_EMBEDDING_BAG_H
 #include <stdint.h>
 
-/* Addresses are integers (see sw_factor in cpu/vector.h). */
-enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* indices of tensor.DTypeRows in Go */
+/* Addresses are integers (see sw_factor in cpu/vector.h). Dtypes are rows of tensor.DTypeRows. */
 
-/* Rows of an output, of the storage type that `narrow` says. single: scratch for two rows of
+/* Rows of an output, of the dtype `narrow`. single: scratch for two rows of
    float32. */
 typedef struct {
   uintptr_t data, single;
@@ -19,8 +18,8 @@ void sw_bag_zeros(const sw_bag_out *);
 
 /* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made
    in float64, and divided by their number where by_frequency is set. scales may be 0; where of_bags
-   is set, they are those of bags. The rows of dy are dense, in float32 or float64, or in 16 bits if
-   dy_narrow says so, where each is used once. scratch: a row of float64. */
+   is set, they are those of bags. The rows of dy are dense, in float32 or float64, or in at most 16
+   bits if dy_narrow says so, where each is used once. scratch: a row of float64. */
 typedef struct {
   sw_bag_out out;
   uintptr_t dy, bags, scales, begin, scratch;
@@ -52,7 +51,8 @@ void sw_bag_terms_f64_wide(const sw_bag_terms *);
 
 /* Element first + e of the output, counted row by row, is dot(dy of bags[e], row rows[e] of
    weight), both without gaps; 0 where rows[e] is no row, all bits set. Each is as wide as the
-   function says, or of 16 bits, as dy_narrow and weight_narrow say. dots: scratch for n. scratch: a
+   function says, or of at most 16 bits, as dy_narrow and weight_narrow
+   say. dots: scratch for n. scratch: a
    row of weight in float64, and one in float32. */
 typedef struct {
   sw_bag_out out;

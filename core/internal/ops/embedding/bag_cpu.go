@@ -98,11 +98,11 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	pool.Put(h)
 }
 
-// readsNarrow reports whether the loops convert rows of dy in 16 bits. Without bags each row is
-// used once, so that a converted copy would cost more than it saves.
+// readsNarrow reports whether the loops convert rows of dy in at most 16 bits. Without bags each
+// row is used once, so that a converted copy would cost more than it saves.
 func (h *hostBags[N]) readsNarrow() bool {
 	dy := &h.args[bagDy]
-	return h.bagless() && dy.DType.Size() == 2 && (dy.Strides[1] == 1 || dy.Shape[1] == 1)
+	return h.bagless() && dy.DType.IsNarrow() && (dy.Strides[1] == 1 || dy.Shape[1] == 1)
 }
 
 // needsWide reports whether rows, bags, positions, or the elements of a bucket in mode max need

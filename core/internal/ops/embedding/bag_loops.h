@@ -16,12 +16,12 @@ enum { AT(BAG_TILE) = VECTOR / 8 };
 TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *restrict sum) {
   long n = out->columns, step = out->column;
   char *to = row_of(out, row);
-  if (out->narrow == BAG_F64) {
+  if (out->narrow == DTYPE_f64) {
     for (long i = 0; i < n; i++) ((double *)to)[i * step] = sum[i];
     return;
   }
-  float *restrict single = out->narrow == BAG_F32 && step == 1 ? (float *)to : (float *)out->single;
-  if (out->narrow == BAG_F32) for (long i = 0; i < n; i++) single[i] = (float)sum[i];
+  float *restrict single = out->narrow == DTYPE_f32 && step == 1 ? (float *)to : (float *)out->single;
+  if (out->narrow == DTYPE_f32) for (long i = 0; i < n; i++) single[i] = (float)sum[i];
   else for (long i = 0; i < n; i++) single[i] = (float)odd_of(sum[i]);
   if ((char *)single != to) store_single(out, row, single);
 }
@@ -43,13 +43,13 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
       const index *bags, const double *scales, long of_bags, long n, long count) { \
     AT(bag_tile_##name)(out, dy, step, bags, scales, of_bags, n, count); \
   } \
-  /* Sums n rows of dy in 16 bits. They are converted here, as nothing else reads them. */ \
+  /* Sums n rows of dy in at most 16 bits. They are converted here, as nothing else reads them. */ \
   TARGET static __attribute__((noinline)) void AT(bag_narrow_##name)(const sw_bag_rows *b, double *restrict sum, \
       const index *bags, const double *scales, long n) { \
     long columns = b->out.columns; \
     memset(sum, 0, columns * sizeof(double)); \
     for (long e = 0; e < n; e++) { \
-      const char *row = (const char *)b->dy + (long)bags[e] * b->dy_bag * 2; \
+      const char *row = (const char *)b->dy + (long)bags[e] * b->dy_bag * DTYPE_SIZE[b->dy_narrow]; \
       const float *restrict x = single_row(b->dy_narrow, row, (float *)b->out.single, columns); \
       double scale = scales ? scales[b->of_bags ? (long)bags[e] : e] : 1; \
       for (long i = 0; i < columns; i++) sum[i] += (double)x[i] * scale; \
@@ -72,7 +72,8 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
       } \
       const double *s = scales && !b->of_bags ? scales + first : scales; \
       if (b->dy_narrow && n == 1 && !s && b->out.column == 1) { /* a row of one summand is that summand */ \
-        memcpy(row_of(&b->out, row), (const char *)b->dy + (long)bags[first] * b->dy_bag * 2, columns * 2); \
+        long size = DTYPE_SIZE[b->dy_narrow]; \
+        memcpy(row_of(&b->out, row), (const char *)b->dy + (long)bags[first] * b->dy_bag * size, columns * size); \
         continue; \
       } \
       if (b->dy_narrow) AT(bag_narrow_##name)(b, scratch, bags + first, s, n), i = columns; \
@@ -107,7 +108,7 @@ BAG_ROWS(f64_wide, f64, double, uint64_t)
 
 /* A row of dy in float64. All positions of a bag use it, so it is converted once per bag. */
 TARGET static const double *AT(wide_f32)(const sw_bag_dots *b, long bag, double *restrict wide, float *single) {
-  long start = bag * b->dy_bag * sizes[b->dy_narrow];
+  long start = bag * b->dy_bag * DTYPE_SIZE[b->dy_narrow];
   const float *row = single_row(b->dy_narrow, (const char *)b->dy + start, single, b->columns);
   for (long i = 0; i < b->columns; i++) wide[i] = (double)row[i];
   return wide;
@@ -177,7 +178,7 @@ TARGET static void AT(store_dots)(const sw_bag_dots *b) {
   for (long e = 0; e < b->n; column = 0, row++) {
     sw_bag_out part = b->out;
     part.columns = width - column < b->n - e ? width - column : b->n - e;
-    part.data += (uintptr_t)(column * part.column * sizes[part.narrow]);
+    part.data += (uintptr_t)(column * part.column * DTYPE_SIZE[part.narrow]);
     AT(store_row)(&part, row, (const double *)b->dots + e);
     e += part.columns;
   }
@@ -189,7 +190,7 @@ TARGET static void AT(store_dots)(const sw_bag_dots *b) {
     double *dots = (double *)b->dots, *scratch = (double *)b->scratch; \
     float *single = (float *)(scratch + b->columns); \
     const char *weight = (const char *)b->weight; \
-    long size = sizes[b->weight_narrow], step = b->weight_row * size, n = b->n; \
+    long size = DTYPE_SIZE[b->weight_narrow], step = b->weight_row * size, n = b->n; \
     const double *x = NULL; \
     index bag = none; \
     for (long e = 0; e < n; e++) { \

@@ -27,7 +27,7 @@ type denseRows struct {
 // with row stride 0 is copied as one row.
 func (d *denseRows) read(t *tensor.Tensor, wide bool) {
 	d.data, d.step, d.dtype = t.Data, t.Strides[0], t.DType
-	if t.Empty() || (t.DType.Size() > 2 || !wide) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
+	if t.Empty() || (!t.DType.IsNarrow() || !wide) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
 		return
 	}
 	rows := t.Shape[0]
@@ -80,11 +80,11 @@ func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64
 	return out
 }
 
-// widenRows converts rows of dense 16-bit elements to float32; it reports false if the types or
-// strides do not suit.
+// widenRows converts rows of dense elements of at most 16 bits to float32; it reports false if the
+// types or strides do not suit.
 func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) bool {
 	wide, single := any(out).([]float32)
-	if !single || t.DType.Size() != 2 || t.Strides[0] < 0 {
+	if !single || !t.DType.IsNarrow() || t.Strides[0] < 0 {
 		return false
 	}
 	width := t.Shape[1]
@@ -94,10 +94,10 @@ func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) b
 	}
 	for r := range runs {
 		to, from := wide[r*length:][:length], (first+r)*t.Strides[0]
-		if t.DType == tensor.Float16 {
-			cpu.WidenFloat16(to, cpu.Elements[cpu.Float16](t, from, length, 1))
+		if t.DType.Size() == 1 {
+			cpu.Widen(t.DType, to, cpu.Elements[uint8](t, from, length, 1))
 		} else {
-			cpu.WidenBFloat16(to, cpu.Elements[cpu.BFloat16](t, from, length, 1))
+			cpu.Widen(t.DType, to, cpu.Elements[uint16](t, from, length, 1))
 		}
 	}
 	return true

@@ -166,9 +166,8 @@ func (h *hostRun[A]) makeFactors(w *worker[A], tile *tile) {
 
 // c is the table from the first pair of a tile on.
 func (t *tableLayout) c(tile *tile, pairStride int64) C.sw_rope_table {
-	kinds := [...]C.long{C.TABLE_F32, C.TABLE_F64, C.TABLE_F16, C.TABLE_BF16} // by the row of the dtype
 	data := t.data + uintptr((tile.batch*t.batch+tile.pair*pairStride*t.column)*t.dtype.Size())
-	return C.sw_rope_table{data: C.uintptr_t(data), kind: kinds[t.dtype.Row()], row: C.long(t.row), column: C.long(t.column)}
+	return C.sw_rope_table{data: C.uintptr_t(data), dtype: C.long(t.dtype.Row()), row: C.long(t.row), column: C.long(t.column)}
 }
 
 // makeExactFactors computes factors from angles of any size, with the argument reduction of package
@@ -233,14 +232,5 @@ func (h *hostRun[A]) rotateHeads(w *worker[A], tile *tile, r *rotation, batch, h
 		c.out_outer, c.out_inner = c.out_inner, c.out_outer
 		c.factor_outer, c.factor_inner = c.factor_inner, c.factor_outer
 	}
-	switch h.DType {
-	case tensor.Float32:
-		C.sw_rope_rows_f32(&c)
-	case tensor.Float64:
-		C.sw_rope_rows_f64(&c)
-	case tensor.Float16:
-		C.sw_rope_rows_f16(&c)
-	case tensor.BFloat16:
-		C.sw_rope_rows_bf16(&c)
-	}
+	C.sw_rope_rows_of(C.long(h.DType.Row()), &c)
 }

@@ -86,7 +86,7 @@ func (c *ropeTrial) angle(memories map[string]*coretest.Memory, batch, token, pa
 		blur = 0
 	}
 	if d.DType != tensorpkg.Float64 {
-		blur *= coretest.Precision[tensorpkg.Float64].Rounding / coretest.Precision[tensorpkg.Float32].Rounding
+		blur *= coretest.Rounding(tensorpkg.Float64) / coretest.Rounding(tensorpkg.Float32)
 	}
 	s, cosine := math.Sincos(theta)
 	return cosine, s, cosine, s, 8 * blur

@@ -23,7 +23,12 @@ INLINE double double_of(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 
 void sw_rope_factors_f32(const sw_rope_factors *f) { CHOSEN(rope_factors_f32)(f); }
 void sw_rope_factors_f64(const sw_rope_factors *f) { CHOSEN(rope_factors_f64)(f); }
-void sw_rope_rows_f32(const sw_rope_rows *r) { CHOSEN(rope_rows_f32)(r); }
-void sw_rope_rows_f64(const sw_rope_rows *r) { CHOSEN(rope_rows_f64)(r); }
-void sw_rope_rows_f16(const sw_rope_rows *r) { CHOSEN(rope_rows_f16)(r); }
-void sw_rope_rows_bf16(const sw_rope_rows *r) { CHOSEN(rope_rows_bf16)(r); }
+
+void sw_rope_rows_of(long dtype, const sw_rope_rows *r) {
+  switch (dtype) {
+#define ROWS(suffix, stored, wide) \
+  case DTYPE_##suffix: CHOSEN(rope_rows_##suffix)(r); break;
+  EACH_FLOAT(ROWS)
+#undef ROWS
+  }
+}

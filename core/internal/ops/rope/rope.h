@@ -12,11 +12,9 @@
 /* A table of cosines or sines; data is the address of the tile's first pair in row 0. */
 typedef struct {
   uintptr_t data;
-  long kind; /* TABLE_... */
+  long dtype; /* a row of tensor.DTypeRows */
   long row, column;
 } sw_rope_table;
-
-enum { TABLE_F32, TABLE_F64, TABLE_F16, TABLE_BF16 };
 
 typedef struct {
   uintptr_t factor[4];    /* a, b, c, d: [tokens][pairs] */
@@ -45,8 +43,6 @@ typedef struct {
   long copied[2][2];      /* elements that are copied: where they begin, how many */
 } sw_rope_rows;
 
-void sw_rope_rows_f32(const sw_rope_rows *r);
-void sw_rope_rows_f64(const sw_rope_rows *r);
-void sw_rope_rows_f16(const sw_rope_rows *r);
-void sw_rope_rows_bf16(const sw_rope_rows *r);
+/* dtype is that of the elements, a row of tensor.DTypeRows. */
+void sw_rope_rows_of(long dtype, const sw_rope_rows *r);
 #endif

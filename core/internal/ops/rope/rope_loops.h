@@ -34,17 +34,22 @@ TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, l
   long at = row * t->row + column * t->column, step = pair_stride * t->column;
   float wide[PAIRS];
   uint16_t raw[PAIRS];
-  switch (t->kind) {
-  case TABLE_F32:
+  switch (t->dtype) {
+  case DTYPE_f32:
     if (step == 1) for (long i = 0; i < n; i++) out[i] = ((const float *)t->data)[at + i];
     else for (long i = 0; i < n; i++) out[i] = ((const float *)t->data)[at + i * step];
     return;
-  case TABLE_F64:
+  case DTYPE_f64:
     for (long i = 0; i < n; i++) out[i] = ((const double *)t->data)[at + i * step];
     return;
+#define GATHER(suffix, stored) \
+  case DTYPE_##suffix: \
+    for (long i = 0; i < n; i++) ((stored *)raw)[i] = ((const stored *)t->data)[at + i * step]; \
+    break;
+  EACH_NARROW(GATHER)
+#undef GATHER
   }
-  for (long i = 0; i < n; i++) raw[i] = ((const uint16_t *)t->data)[at + i * step];
-  (t->kind == TABLE_F16 ? sw_widen_f16 : sw_widen_bf16)(wide, raw, n);
+  sw_widen(t->dtype, wide, raw, n);
   for (long i = 0; i < n; i++) out[i] = wide[i];
 }
 
@@ -101,15 +106,15 @@ FACTORS(f64, double)
 
 /* rotate_adjacent: the members of a pair are adjacent. rotate_apart: the first members of pairs are
    adjacent. in may equal out. */
-#define ROTATE(suffix, wide) \
-  TARGET INLINE void AT(rotate_adjacent_##suffix)(wide *out, const wide *in, const wide *const *f, long n) { \
+#define ROTATE(wide) \
+  TARGET INLINE void AT(rotate_adjacent_##wide)(wide *out, const wide *in, const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
     INDEPENDENT for (long i = 0; i < n; i++) { \
       wide x = in[2 * i], y = in[2 * i + 1]; \
       out[2 * i] = a[i] * x + b[i] * y, out[2 * i + 1] = c[i] * y + d[i] * x; \
     } \
   } \
-  TARGET INLINE void AT(rotate_apart_##suffix)(wide *out_i, wide *out_j, const wide *in_i, const wide *in_j, \
+  TARGET INLINE void AT(rotate_apart_##wide)(wide *out_i, wide *out_j, const wide *in_i, const wide *in_j, \
                                                const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
     INDEPENDENT for (long i = 0; i < n; i++) { \
@@ -117,52 +122,51 @@ FACTORS(f64, double)
       out_i[i] = a[i] * x + b[i] * y, out_j[i] = c[i] * y + d[i] * x; \
     } \
   }
-ROTATE(f32, float)
-ROTATE(f64, double)
+ROTATE(float)
+ROTATE(double)
 #undef ROTATE
 
 /* Access to n elements of stride step: in place if possible, otherwise through the buffer
    scratch. */
-#define SAME(type) \
-  TARGET INLINE const type *AT(read_##type)(type *scratch, const type *in, long step, long n) { \
+#define SAME(suffix, type) \
+  TARGET INLINE const type *AT(read_##suffix)(type *scratch, const type *in, long step, long n) { \
     if (step == 1) return in; \
     for (long i = 0; i < n; i++) scratch[i] = in[i * step]; \
     return scratch; \
   } \
-  TARGET INLINE type *AT(place_##type)(type *scratch, type *out, long step) { return step == 1 ? out : scratch; } \
-  TARGET INLINE void AT(write_##type)(type *out, const type *made, long step, long n) { \
+  TARGET INLINE type *AT(place_##suffix)(type *scratch, type *out, long step) { return step == 1 ? out : scratch; } \
+  TARGET INLINE void AT(write_##suffix)(type *out, const type *made, long step, long n) { \
     if (step != 1) for (long i = 0; i < n; i++) out[i * step] = made[i]; \
   }
-SAME(float)
-SAME(double)
+SAME(f32, float)
+SAME(f64, double)
 #undef SAME
 
-#define HALF(name) \
-  TARGET INLINE const float *AT(read_##name)(float *scratch, const uint16_t *in, long step, long n) { \
-    uint16_t raw[2 * PAIRS]; \
+#define NARROW(suffix, stored) \
+  TARGET INLINE const float *AT(read_##suffix)(float *scratch, const stored *in, long step, long n) { \
+    stored raw[2 * PAIRS]; \
     if (step != 1) { \
       for (long i = 0; i < n; i++) raw[i] = in[i * step]; \
       in = raw; \
     } \
-    sw_widen_##name(scratch, in, n); \
+    sw_widen(DTYPE_##suffix, scratch, in, n); \
     return scratch; \
   } \
-  TARGET INLINE float *AT(place_##name)(float *scratch, uint16_t *out, long step) { (void)out, (void)step; \
+  TARGET INLINE float *AT(place_##suffix)(float *scratch, stored *out, long step) { (void)out, (void)step; \
       return scratch; } \
-  TARGET INLINE void AT(write_##name)(uint16_t *out, const float *made, long step, long n) { \
-    uint16_t raw[2 * PAIRS]; \
+  TARGET INLINE void AT(write_##suffix)(stored *out, const float *made, long step, long n) { \
+    stored raw[2 * PAIRS]; \
     if (step == 1) { \
-      sw_narrow_##name(out, made, n); \
+      sw_narrow(DTYPE_##suffix, out, made, n); \
       return; \
     } \
-    sw_narrow_##name(raw, made, n); \
+    sw_narrow(DTYPE_##suffix, raw, made, n); \
     for (long i = 0; i < n; i++) out[i * step] = raw[i]; \
   }
-HALF(f16)
-HALF(bf16)
-#undef HALF
+EACH_NARROW(NARROW)
+#undef NARROW
 
-#define ROWS(suffix, stored, wide, how, rotate) \
+#define ROWS(suffix, stored, wide) \
   TARGET static void AT(rope_row_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, \
                                            const wide *const *factor) { \
     wide scratch[4][2 * PAIRS]; \
@@ -172,19 +176,19 @@ HALF(bf16)
       long first = r->first + p * r->pair_stride, second = first + r->partner_offset; \
       stored *out_i = out + first * r->out_step, *out_j = out + second * r->out_step; \
       const wide *in_i, *in_j; \
-      wide *made_i = AT(place_##how)(scratch[2], out_i, r->out_step), *made_j; \
+      wide *made_i = AT(place_##suffix)(scratch[2], out_i, r->out_step), *made_j; \
       if (r->partner_offset == 1) { \
-        in_i = AT(read_##how)(scratch[0], in + first * r->in_step, r->in_step, 2 * n); \
-        AT(rotate_adjacent_##rotate)(made_i, in_i, f, n); \
-        AT(write_##how)(out_i, made_i, r->out_step, 2 * n); \
+        in_i = AT(read_##suffix)(scratch[0], in + first * r->in_step, r->in_step, 2 * n); \
+        AT(rotate_adjacent_##wide)(made_i, in_i, f, n); \
+        AT(write_##suffix)(out_i, made_i, r->out_step, 2 * n); \
         continue; \
       } \
-      made_j = AT(place_##how)(scratch[3], out_j, r->out_step); \
-      in_i = AT(read_##how)(scratch[0], in + first * r->in_step, r->in_step, n); \
-      in_j = AT(read_##how)(scratch[1], in + second * r->in_step, r->in_step, n); \
-      AT(rotate_apart_##rotate)(made_i, made_j, in_i, in_j, f, n); \
-      AT(write_##how)(out_i, made_i, r->out_step, n); \
-      AT(write_##how)(out_j, made_j, r->out_step, n); \
+      made_j = AT(place_##suffix)(scratch[3], out_j, r->out_step); \
+      in_i = AT(read_##suffix)(scratch[0], in + first * r->in_step, r->in_step, n); \
+      in_j = AT(read_##suffix)(scratch[1], in + second * r->in_step, r->in_step, n); \
+      AT(rotate_apart_##wide)(made_i, made_j, in_i, in_j, f, n); \
+      AT(write_##suffix)(out_i, made_i, r->out_step, n); \
+      AT(write_##suffix)(out_j, made_j, r->out_step, n); \
     } \
     for (int k = 0; k < 2 && (const stored *)out != in; k++) \
       for (long i = r->copied[k][0]; i < r->copied[k][0] + r->copied[k][1]; i++) \
@@ -195,14 +199,14 @@ HALF(bf16)
                                              const wide *const *factor, long rows) { \
     wide scratch[2][2 * PAIRS]; \
     long half = r->pairs; \
-    const wide *x = AT(read_##how)(scratch[0], in, 1, 2 * half * rows); \
-    wide *y = AT(place_##how)(scratch[1], out, 1); \
+    const wide *x = AT(read_##suffix)(scratch[0], in, 1, 2 * half * rows); \
+    wide *y = AT(place_##suffix)(scratch[1], out, 1); \
     for (long k = 0; k < rows; k++, x += 2 * half, y += 2 * half) { \
       const wide *f[4] = {factor[0] + k * half, factor[1] + k * half, factor[2] + k * half, factor[3] + k * half}; \
-      if (r->partner_offset == 1) AT(rotate_adjacent_##rotate)(y, x, f, half); \
-      else AT(rotate_apart_##rotate)(y, y + half, x, x + half, f, half); \
+      if (r->partner_offset == 1) AT(rotate_adjacent_##wide)(y, x, f, half); \
+      else AT(rotate_apart_##wide)(y, y + half, x, x + half, f, half); \
     } \
-    AT(write_##how)(out, scratch[1], 1, 2 * half * rows); \
+    AT(write_##suffix)(out, scratch[1], 1, 2 * half * rows); \
   } \
   TARGET static void AT(rope_rows_##suffix)(const sw_rope_rows *r) { \
     long width = 2 * r->pairs, group = 1; \
@@ -222,8 +226,5 @@ HALF(bf16)
         else AT(rope_row_##suffix)(r, out, in, factor); \
       } \
   }
-ROWS(f32, float, float, float, f32)
-ROWS(f64, double, double, double, f64)
-ROWS(f16, uint16_t, float, f16, f32)
-ROWS(bf16, uint16_t, float, bf16, f32)
+EACH_FLOAT(ROWS)
 #undef ROWS

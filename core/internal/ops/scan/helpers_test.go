@@ -35,19 +35,7 @@ func scanTensor(dtype tensor.DType, shape []int64, values []float64) tensor.Tens
 		narrow[i] = float32(v)
 	}
 	out := make([]uint16, len(values))
-	if dtype == tensor.Float16 {
-		half := make([]cpu.Float16, len(values))
-		cpu.NarrowFloat16(half, narrow)
-		for i, v := range half {
-			out[i] = uint16(v)
-		}
-	} else {
-		half := make([]cpu.BFloat16, len(values))
-		cpu.NarrowBFloat16(half, narrow)
-		for i, v := range half {
-			out[i] = uint16(v)
-		}
-	}
+	cpu.Narrow(dtype, out, narrow)
 	return tensor.Of(out, shape...).As(dtype)
 }
 
@@ -64,10 +52,8 @@ func scanValues(t tensor.Tensor) []float64 {
 		return out
 	case tensor.Float32:
 		copy(narrow, cpu.Elements[float32](&t, 0, n, 1))
-	case tensor.Float16:
-		cpu.WidenFloat16(narrow, cpu.Elements[cpu.Float16](&t, 0, n, 1))
-	case tensor.BFloat16:
-		cpu.WidenBFloat16(narrow, cpu.Elements[cpu.BFloat16](&t, 0, n, 1))
+	default:
+		cpu.Widen(t.DType, narrow, cpu.Elements[uint16](&t, 0, n, 1))
 	}
 	for i, v := range narrow {
 		out[i] = float64(v)

@@ -33,7 +33,7 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
 /* Sums of at most SCAN_SHORT_MAX terms need no compensation. */
 #define ARITHMETIC(name, kind) \
   TARGET static void AT(scan_forward_##name)(const scan_forward_call *call, int is_upsweep, double *states) { \
-    int exact = call->x.type == 1 && (kind != SCAN_SUM || call->n > SCAN_SHORT_MAX); \
+    int exact = call->x.type == DTYPE_f64 && (kind != SCAN_SUM || call->n > SCAN_SHORT_MAX); \
     if (exact) { DIRECTIONS(kind, 1, 0) } else { DIRECTIONS(kind, 0, 0) } \
   }
 #define RECORDS(name, kind) \

@@ -239,7 +239,7 @@ INLINE void scatter(long rows, long n, const int64_t *indices, const double *val
 void sw_scan_scatter(const scan_call *call) {
   scan_operand dy, x, dx;
   double loaded[SCAN_WIDEST], found[SCAN_WIDEST];
-  long n = call->n, rows = SCAN_WIDEST / n, in_place = call->dy.type == 1; /* float64: nothing is widened */
+  long n = call->n, rows = SCAN_WIDEST / n, in_place = call->dy.type == DTYPE_f64; /* float64: nothing is widened */
   for (long lane = 0; lane < call->lanes; lane += rows) {
     long count = (rows < call->lanes - lane ? rows : call->lanes - lane) * n, row = 0;
     scan_window window = {0, count, count, 0, 1, 0};
@@ -272,7 +272,7 @@ void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *s
   double tile[SCAN_TILE];
   const int64_t *indices = (const int64_t *)(uintptr_t)call->x.data;
   group all = {0, call->lanes, SCAN_LANES, SCAN_POSITIONS}, *g = &all;
-  long lanes = call->lanes, width = g->width, positions = g->positions, exact = call->dy.type == 1;
+  long lanes = call->lanes, width = g->width, positions = g->positions, exact = call->dy.type == DTYPE_f64;
   double *error = sums + call->n * lanes;
   memset(sums, 0, sizeof(double) * (exact ? 2 : 1) * call->n * lanes);
   for (long i = (call->n - 1) / positions; i >= 0; i--) {

@@ -1,7 +1,7 @@
 /* Included once for each processor by kinds.c: upsweeps and downsweeps of the kinds that have
    vector code. */
 
-#define IN_FLOAT64 (call->dy.type == 1)
+#define IN_FLOAT64 (call->dy.type == DTYPE_f64)
 #define GROUPS(exact, ...) \
   if (exact) { enum { EXACT = 1 }; EACH_GROUP { __VA_ARGS__ } } else { enum { EXACT = 0 }; EACH_GROUP { __VA_ARGS__ } }
 

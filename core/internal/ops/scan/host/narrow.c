@@ -115,15 +115,16 @@ static void fold(const scan_forward_call *call, double *a, double *b) {
   }
 }
 
-/* Scans one lane. 16-bit numbers are converted to float64 in segments, except for maxima of
+/* Scans one lane. Narrow numbers are converted to float64 in segments, except for maxima of
    bfloat16, which are not rounded. Sums and products of an upsweep do not depend on the order, so
    that four sequences of a lane alternate. */
 static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, double *a, double *b, double *index) {
   double buffer[SCAN_TILE];
   scan_operand x, y;
   long c = call->narrow, all = call->n * c, reverse = call->x.step < 0;
-  long converts = call->x.type > 1 && (index ? call->x.type == 2 : !is_upsweep);
-  long size = call->x.type == 1 ? 8 : call->x.type == 0 ? 4 : 2;
+  long has_loops = call->x.type == DTYPE_bf16 || (call->x.type == DTYPE_f16 && !index);
+  long converts = call->x.type > DTYPE_f64 && (!has_loops || (!index && !is_upsweep));
+  long size = DTYPE_SIZE[call->x.type];
   long width = is_upsweep && !index ? 4 : c, rest = all % width, stores = !is_upsweep && call->y.data;
   int64_t low = reverse ? c - all : 0; /* from the first position in scan order to the lowest address */
   segment s = {.reverse = reverse, .delta = call->delta, .here = call->origin};
@@ -152,8 +153,8 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
       for (long j = 0; j < 4; j++) if (b[j] == 0) {
         long place = place_of(c, &s, j % c);
         double v = converts ? ((const double *)s.from)[place]
-                 : call->x.type == 0 ? ((const float *)s.from)[place]
-                 : call->x.type == 3 ? widen_bf16_one(((const uint16_t *)s.from)[place])
+                 : call->x.type == DTYPE_f32 ? ((const float *)s.from)[place]
+                 : call->x.type == DTYPE_bf16 ? widen_bf16_one(((const uint16_t *)s.from)[place])
                                      : ((const double *)s.from)[place];
         a[j] = call->kind >= SCAN_MIN_LAST ? -v : v, index[j] = number(s.here), b[j] = 1;
       }
@@ -183,7 +184,7 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
 
 int sw_scan_forward_short(const scan_forward_call *call) {
   const scan_operand *x = &call->x, *y = &call->y, *found = call->with_index ? &call->indices : y;
-  if (x->type > 1 || call->lanes < 8) return 0;
+  if (x->type > DTYPE_f64 || call->lanes < 8) return 0;
   if ((x->step != 1 && x->step != -1) || y->step != x->step || found->step != x->step) return 0;
   CHOSEN_256(scan_short)(call);
   return 1;

@@ -112,42 +112,50 @@ static const int64_t *lane_offsets(int64_t *scratch, const scan_operand *o, cons
   return scratch;
 }
 
-#define EACH_TYPE(data, function) \
-  switch (type) { \
-    case 0: function(f32, (float *)(uintptr_t)data); break; \
-    case 1: function(f64, (double *)(uintptr_t)data); break; \
-    case 2: function(f16, (uint16_t *)(uintptr_t)data); break; \
-    case 3: function(bf16, (uint16_t *)(uintptr_t)data); break; \
-  }
-
-#define LOAD_ROWS(suffix, data) CHOSEN(scan_load_rows_##suffix)(tile, data + offset, step, next, lanes, width, n)
-#define LOAD(suffix, data) CHOSEN(scan_load_##suffix)(tile, data + offset, offsets, step, next, lanes, width, n)
-#define STORE_ROWS(suffix, data) CHOSEN(scan_store_rows_##suffix)(data + offset, tile, step, next, lanes, width, n)
-#define STORE(suffix, data) CHOSEN(scan_store_##suffix)(data + offset, tile, offsets, step, next, lanes, width, n)
+/* Calls the function of a dtype: CASE(suffix, type, wide) is LOAD, for example. */
+#define OF_TYPE(CASE) switch (type) { EACH_FLOAT(CASE) }
+#define LOAD_ROWS(suffix, type, wide) \
+  case DTYPE_##suffix: \
+    CHOSEN(scan_load_rows_##suffix)(tile, (const type *)data + offset, step, next, lanes, width, n); \
+    break;
+#define LOAD(suffix, type, wide) \
+  case DTYPE_##suffix: \
+    CHOSEN(scan_load_##suffix)(tile, (const type *)data + offset, offsets, step, next, lanes, width, n); \
+    break;
+#define STORE_ROWS(suffix, type, wide) \
+  case DTYPE_##suffix: \
+    CHOSEN(scan_store_rows_##suffix)((type *)data + offset, tile, step, next, lanes, width, n); \
+    break;
+#define STORE(suffix, type, wide) \
+  case DTYPE_##suffix: \
+    CHOSEN(scan_store_##suffix)((type *)data + offset, tile, offsets, step, next, lanes, width, n); \
+    break;
 
 void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) {
   long type = from->type, step = from->step, lanes = w->lanes, width = w->width, n = w->n;
   long next = distance(from, w), offset = w->k * step;
+  uintptr_t data = from->data;
   if (lanes < width) memset(tile, 0, sizeof(double) * n * width);
   if (from->regular && from->pitch == 1) {
     offset += from->offset[0] + w->lane;
-    EACH_TYPE(from->data, LOAD_ROWS)
+    OF_TYPE(LOAD_ROWS)
     return;
   }
   int64_t scratch[SCAN_WIDEST];
   const int64_t *offsets = lane_offsets(scratch, from, w);
-  EACH_TYPE(from->data, LOAD)
+  OF_TYPE(LOAD)
 }
 
 void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w) {
   long type = to->type, step = to->step, lanes = w->lanes, width = w->width, n = w->n;
   long next = distance(to, w), offset = w->k * step;
+  uintptr_t data = to->data;
   if (to->regular && to->pitch == 1) {
     offset += to->offset[0] + w->lane;
-    EACH_TYPE(to->data, STORE_ROWS)
+    OF_TYPE(STORE_ROWS)
     return;
   }
   int64_t scratch[SCAN_WIDEST];
   const int64_t *offsets = lane_offsets(scratch, to, w);
-  EACH_TYPE(to->data, STORE)
+  OF_TYPE(STORE)
 }

@@ -204,7 +204,7 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
   offsets += l, tile += l, lanes -= l; \
   COPY_TILE(out, in, convert, lanes, n);
 
-#define TILE_LOOPS(type, suffix) \
+#define TILE_LOOPS(suffix, type, wide) \
   TARGET static void AT(scan_load_rows_##suffix)(double *restrict tile, const type *restrict data, long step, \
                                                  long next, long lanes, long width, long n) { \
     for (long k = 0; k < n; k++) PREFETCH_ROW(data + k * step + next, lanes, 0); \
@@ -233,10 +233,7 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
                 PUT_##suffix) \
   }
 
-TILE_LOOPS(float, f32)
-TILE_LOOPS(double, f64)
-TILE_LOOPS(uint16_t, f16)
-TILE_LOOPS(uint16_t, bf16)
+EACH_FLOAT(TILE_LOOPS)
 #undef LINE_ELEMENTS
 #undef EACH
 #undef GET_f32

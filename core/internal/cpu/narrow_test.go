@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
-	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/cpu"
@@ -12,41 +11,60 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// converter is one of the conversions under test, for both formats at once.
+// converter is one of the conversions under test, which takes patterns of at most 16 bits.
 type converter struct {
 	name   string
-	dtype  tensor.DType
+	format *coretest.NarrowFormat
 	widen  func([]float32, []uint16)
 	narrow func([]uint16, []float32)
 }
 
+// converters are the conversions of every float of at most 16 bits.
 func converters() []converter {
-	return []converter{
-		{"float16", tensor.Float16,
-			func(out []float32, in []uint16) { cpu.WidenFloat16(out, viewed[cpu.Float16](in)) },
-			func(out []uint16, in []float32) { cpu.NarrowFloat16(viewed[cpu.Float16](out), in) }},
-		{"float16 portable", tensor.Float16,
-			func(out []float32, in []uint16) { cpu.WidenFloat16Portable(out, viewed[cpu.Float16](in)) },
-			func(out []uint16, in []float32) { cpu.NarrowFloat16Portable(viewed[cpu.Float16](out), in) }},
-		{"bfloat16", tensor.BFloat16,
-			func(out []float32, in []uint16) { cpu.WidenBFloat16(out, viewed[cpu.BFloat16](in)) },
-			func(out []uint16, in []float32) { cpu.NarrowBFloat16(viewed[cpu.BFloat16](out), in) }},
+	list := []converter{{"float16 portable", coretest.NarrowFormats[tensor.Float16], cpu.WidenFloat16Portable, cpu.NarrowFloat16Portable}}
+	for _, row := range tensor.DTypeRows {
+		if d := row.DType; d.IsNarrow() {
+			c := converter{name: d.String(), format: coretest.NarrowFormats[d]}
+			c.widen = func(out []float32, in []uint16) { cpu.Widen(d, out, in) }
+			c.narrow = func(out []uint16, in []float32) { cpu.Narrow(d, out, in) }
+			if d.Size() == 1 {
+				c.widen = func(out []float32, in []uint16) { cpu.Widen(d, out, bytesOf(in)) }
+				c.narrow = func(out []uint16, in []float32) {
+					narrow := make([]uint8, len(in))
+					cpu.Narrow(d, narrow, in)
+					for i, pattern := range narrow {
+						out[i] = uint16(pattern)
+					}
+				}
+			}
+			list = append(list, c)
+		}
 	}
+	return list
 }
 
-func viewed[H cpu.Float16 | cpu.BFloat16](s []uint16) []H {
-	return unsafe.Slice((*H)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
+func bytesOf(patterns []uint16) []uint8 {
+	list := make([]uint8, len(patterns))
+	for i, pattern := range patterns {
+		list[i] = uint8(pattern)
+	}
+	return list
 }
 
-func TestEveryHalfWidensExactly(t *testing.T) {
-	patterns := make([]uint16, 1<<16)
+// patternsOf are all patterns of a format.
+func patternsOf(f *coretest.NarrowFormat) []uint16 {
+	patterns := make([]uint16, len(f.Values))
 	for i := range patterns {
 		patterns[i] = uint16(i)
 	}
+	return patterns
+}
+
+func TestEveryPatternWidensExactly(t *testing.T) {
 	for _, c := range converters() {
-		wide := make([]float32, len(patterns))
-		c.widen(wide, patterns)
-		for i, want := range coretest.Formats16[c.dtype].Values {
+		wide := make([]float32, len(c.format.Values))
+		c.widen(wide, patternsOf(c.format))
+		for i, want := range c.format.Values {
 			if !coretest.SameNumber(want, float64(wide[i])) {
 				require.Failf(t, c.name, "%#04x widens to %v, not to %v", i, wide[i], want)
 			}
@@ -54,10 +72,10 @@ func TestEveryHalfWidensExactly(t *testing.T) {
 	}
 }
 
-// narrowingInputs are the numbers where rounding turns: every half, the middle between each two,
+// narrowingInputs are the numbers where rounding turns: every number, the middle between each two,
 // and their neighbours in float32; then the subnormals of float32, numbers that overflow, NaNs, and
 // random bits.
-func narrowingInputs(f *coretest.Format16) []float32 {
+func narrowingInputs(f *coretest.NarrowFormat) []float32 {
 	var in []float32
 	for pattern := 0; pattern < f.Infinity(); pattern++ {
 		value := float32(f.Values[pattern])
@@ -80,15 +98,15 @@ func narrowingInputs(f *coretest.Format16) []float32 {
 	return in
 }
 
-func TestNarrowingTakesTheNearestHalf(t *testing.T) {
+func TestNarrowingTakesTheNearest(t *testing.T) {
 	for _, c := range converters() {
-		f := coretest.Formats16[c.dtype]
+		f := c.format
 		in := narrowingInputs(f)
 		out := make([]uint16, len(in))
 		c.narrow(out, in)
 		for i, v := range in {
 			want := f.Nearest(float64(v))
-			if out[i] != want && !(math.IsNaN(float64(v)) && math.IsNaN(f.Values[out[i]])) {
+			if out[i] != want && !(math.IsNaN(f.Values[want]) && math.IsNaN(f.Values[out[i]])) {
 				require.Failf(t, c.name, "%v (%#08x) narrows to %#04x, not to %#04x", v, math.Float32bits(v), out[i], want)
 			}
 		}
@@ -102,7 +120,7 @@ func TestConversionsOfEveryLength(t *testing.T) {
 		for n := range 35 {
 			halves, wide, back := make([]uint16, n), make([]float32, n+1), make([]uint16, n+1)
 			for i := range halves {
-				halves[i] = uint16(0x3c00 + 37*i)
+				halves[i] = c.format.Nearest(1) + uint16(i)
 			}
 			wide[n], back[n] = 5, 6
 			c.widen(wide[:n], halves)
@@ -116,21 +134,19 @@ func TestConversionsOfEveryLength(t *testing.T) {
 // Results do not depend on the processor: the portable form and the chosen one agree in every bit,
 // NaNs included.
 func TestPortableConversionsEqualTheChosen(t *testing.T) {
-	patterns := make([]cpu.Float16, 1<<16)
-	for i := range patterns {
-		patterns[i] = cpu.Float16(i)
-	}
+	f := coretest.NarrowFormats[tensor.Float16]
+	patterns := patternsOf(f)
 	chosen, portable := make([]float32, len(patterns)), make([]float32, len(patterns))
-	cpu.WidenFloat16(chosen, patterns)
+	cpu.Widen(tensor.Float16, chosen, patterns)
 	cpu.WidenFloat16Portable(portable, patterns)
 	for i := range chosen {
 		if a, b := math.Float32bits(chosen[i]), math.Float32bits(portable[i]); a != b {
 			require.Failf(t, "widen", "%#04x: chosen %#08x, portable %#08x", i, a, b)
 		}
 	}
-	in := narrowingInputs(coretest.Formats16[tensor.Float16])
-	chosenHalves, portableHalves := make([]cpu.Float16, len(in)), make([]cpu.Float16, len(in))
-	cpu.NarrowFloat16(chosenHalves, in)
+	in := narrowingInputs(f)
+	chosenHalves, portableHalves := make([]uint16, len(in)), make([]uint16, len(in))
+	cpu.Narrow(tensor.Float16, chosenHalves, in)
 	cpu.NarrowFloat16Portable(portableHalves, in)
 	for i := range in {
 		if a, b := chosenHalves[i], portableHalves[i]; a != b {
@@ -152,6 +168,6 @@ func TestRoundingByDefinition(t *testing.T) {
 		{tensor.BFloat16, 1, 0x3f80}, {tensor.BFloat16, 1 + 0x1p-8, 0x3f80}, {tensor.BFloat16, 1 + 0x1.8p-7, 0x3f82},
 		{tensor.BFloat16, math.MaxFloat32, 0x7f80}, {tensor.BFloat16, math.Copysign(0, -1), 0x8000},
 	} {
-		require.Equal(t, row.want, coretest.Formats16[row.dtype].Nearest(row.in), "%s of %v", row.dtype, row.in)
+		require.Equal(t, row.want, coretest.NarrowFormats[row.dtype].Nearest(row.in), "%s of %v", row.dtype, row.in)
 	}
 }
