@@ -36,9 +36,6 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
 GENERATED = [
     "README.md",
     "docs/errors.svg",
-    "docs/exactness.md",
-    "docs/performance.md",
-    "docs/scan-kernels.md",
     "docs/speed.svg",
     "docs/steps.svg",
 ]
@@ -51,15 +48,18 @@ def test_generated(path: str, tool: Any) -> None:
     assert (ROOT / path).read_text() == files[path], "run make docs"
 
 
-def test_a_region_without_a_writer_is_an_error(tool: Any) -> None:
-    results = tool("doc_results").Results(ROOT)
-    text = "<!-- generated: speed -->\nold\n<!-- end -->\n"
-    filled = tool("docs").fill(text, {"speed": lambda _: "new"}, results)
-    assert filled == "<!-- generated: speed -->\n\nnew\n\n<!-- end -->\n"
-    assert tool("docs").fill(filled, {"speed": lambda _: "new"}, results) == filled
-    for writers in ({}, {"speed": str, "other": str}):
-        with pytest.raises(ValueError, match="generated regions"):
-            tool("docs").fill(text, writers, results)
+def test_every_table_has_one_place_on_the_site(tool: Any) -> None:
+    """A line of a document stands for it; a line without a table is an error."""
+    docs, results = tool("docs"), tool("doc_results").Results(ROOT)
+    places = [name for path in DOCUMENTS for name in docs.PLACE.findall(path.read_text())]
+    assert sorted(places) == sorted(docs.TABLES)
+    for path in DOCUMENTS:
+        text = path.read_text()
+        filled = docs.with_tables(text, results)
+        assert "<!-- table" not in filled
+        assert filled.count("\n| --- ") >= text.count("\n| --- ") + len(docs.PLACE.findall(text))
+    with pytest.raises(ValueError, match="no table other"):
+        docs.with_tables("<!-- table: other --> [a](a)", results)
 
 
 def test_the_table_of_the_readme_by_hand(tool: Any) -> None:
@@ -234,4 +234,4 @@ def test_the_description_has_no_local_links(tool: Any) -> None:
     readme = plain((ROOT / "README.md").read_text())
     assert readme.startswith("# sternway")
     assert not re.search(r"\]\((?!https?://|#)", readme)
-    assert "docs/performance.md has all rows" in readme
+    assert "docs/performance.md has the method" in readme
