@@ -1,4 +1,4 @@
-"""The generated tables of README.md, docs/performance.md and docs/exactness.md, in Markdown."""
+"""The generated tables of README.md and docs/, in Markdown."""
 
 from __future__ import annotations
 
@@ -313,3 +313,18 @@ def hard_inputs(results: Results) -> str:
             lines.append([kind[1] if kind else NAMES[row["op"]], row["input"], row["dtype"], error(row["norm"]),
                           error(row["torch_norm"])])  # fmt: skip
     return table(["operation", "input", "dtype", "sternway", "torch"], lines)
+
+
+def variants(results: Results) -> str:
+    """For each variant of a kernel, the row that takes longest without it."""
+    file, worst = results.file("h200_scan_variants.csv"), dict[str, Row]()
+    for row in file.rows:
+        kept = worst.setdefault(row["variant"], row)
+        worst[row["variant"]] = max(kept, row, key=lambda row: float(row["ratio"]))
+    lines = [
+        [variant, f"{row['outputs']}, {row['shape'].replace('x', ' x ')}, {row['dtype']}",
+         *(duration(row[time]) for time in ("with_ms", "without_ms")), f"{float(row['ratio']):.2f}"]
+        for variant, row in worst.items()
+    ]  # fmt: skip
+    head = ["variant", "row that loses most", "time", "time without the variant", "ratio"]
+    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(head, lines)}"

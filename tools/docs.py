@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import doc_chart
-import doc_kernels
 import doc_steps
 import doc_tables
 from doc_results import Results
@@ -44,8 +43,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "carries": doc_tables.carries,
     "jax": doc_tables.jax,
     "cpu": doc_tables.cpu,
-    "selection": doc_kernels.selection,
-    "variants": doc_kernels.variants,
+    "variants": doc_tables.variants,
     "errors": doc_tables.errors_of("exactness.csv"),
     "errors-h200": doc_tables.errors_of("exactness_h200.csv"),
     "hard-inputs": doc_tables.hard_inputs,
