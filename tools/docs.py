@@ -27,7 +27,7 @@ PLACE = re.compile(r"^<!-- table: (?P<name>[\w-]+) -->.*$", re.MULTILINE)
 
 TABLES: dict[str, Callable[[Results], str]] = {
     "steps": doc_steps.written(doc_steps.GPU),
-    "steps-cpu": doc_steps.written((doc_steps.CPU,)),
+    "steps-cpu": doc_steps.written(doc_steps.CPU),
     "summary": doc_tables.summary,
     "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
     "h200-scans": doc_tables.speed_of("h200_scan.csv"),
