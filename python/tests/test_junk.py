@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import decimal
 import fractions
+import functools
 import inspect
 import itertools
 from collections import OrderedDict, deque
@@ -86,6 +87,7 @@ def endless() -> list[Any]:
     return x
 
 
+@functools.cache
 def nested(depth: int) -> list[Any]:
     x: list[Any] = []
     for _ in range(depth):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from families import DEQUANTIZE, FAKE_QUANTIZE, make
 from interpreter import python
-from support import F16, F32, F64, check, refusal, summed
-from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from support import F16, F32, F64, check, gradcheck, gradgradcheck, refusal, summed
+from torch.autograd.gradcheck import GradcheckError
 
 import sternway as sw
 import sternway.torch as st
