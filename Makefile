@@ -81,7 +81,7 @@ kernels-all: $(VENV)/.base ## compile the CUDA kernels for every GPU, and write 
 bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
 	$(PY) -m sternway bench $(ARGS)
 
-docs: ## write the tables and charts of the documents from python/bench/results, then the site into build/site
+docs: ## write the table of README.md and the charts from python/bench/results, then the site into build/site
 	$(PYTHON) tools/docs.py
 	$(MAKE) --no-print-directory site
 	@echo "build/site/index.html is the documentation; python tools/check_site.py looks at it in a browser"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from html import escape
 
 import doc_steps
-from doc_results import Results, Row, times
-from doc_tables import HIGHLIGHTS, found, machine
+from doc_results import Results, Row, machine, times
+from doc_tables import HIGHLIGHTS, found
 
 DTYPE = "bfloat16"
 WIDTH, LABELS, RIGHT = 880, 320, 90  # pixels: the picture, the labels, the room for the gain over torch
@@ -36,7 +36,7 @@ ERRORS = (
 
 
 def speed(results: Results) -> str:
-    """Two bars for each row of the table in README.md."""
+    """Two bars for each of the rows HIGHLIGHTS."""
     scale = WIDTH - LABELS - RIGHT
     heading = f"Share of a copy's bandwidth, {DTYPE}, {machine(results.file('h200_scan.csv'))}"
     lines = start("Share of the bandwidth of a copy that sternway and torch reach", heading, len(HIGHLIGHTS))
@@ -55,9 +55,7 @@ def speed(results: Results) -> str:
 
 def steps(results: Results) -> str:
     """A bar for each training step of the table in README.md, on a logarithmic axis that begins where both are equal."""
-    file = doc_steps.first(results, doc_steps.GPU)
-    if file is None:
-        raise ValueError(f"the chart of steps needs one of {', '.join(doc_steps.GPU)}")
+    file = results.file(doc_steps.GPU)
     measured = {(step.name, step.shape, step.dtype): step.gain() for step in doc_steps.steps(file)}
     rows = [(name, gain) for name, shape, dtype in doc_steps.HIGHLIGHTS if (gain := measured.get((name, shape, dtype)))]
     place = logarithmic(1, 10 ** math.ceil(math.log10(max(gain for _, gain in rows))))

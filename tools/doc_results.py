@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import runpy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,15 +47,38 @@ class Results:
         return File(name, " ".join(tokens), machine, "".join(commit).removeprefix("commit "), list(csv.DictReader(lines)))
 
 
-def geometric_mean(rows: Iterable[Row]) -> float:
+def machine(file: File) -> str:
+    """The card, or the processor with its threads."""
+    return re.split(r", (?:CUDA|torch)", file.machine)[0]
+
+
+SHAPES = {
+    "1x67108864": "1 x 2^26",
+    "134217728": "2^27",
+    "1048576x2": "2^20 x 2",
+    "1048576x128x8192x20": "2^20 x 128 x 8192 x 20",
+    "1048576x128x65536x20": "2^20 rows of 128, 65536 bags of 20",
+}
+
+
+def shape_text(shape: str) -> str:
+    """A shape in words."""
+    return SHAPES.get(shape, shape.replace("x", " x "))
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
     """Of the times faster than torch."""
-    logs = [math.log(float(row["ratio"])) for row in rows]
+    logs = [math.log(ratio) for ratio in ratios]
     return math.exp(sum(logs) / len(logs))
 
 
-def slowest(rows: Iterable[Row]) -> Row:
-    """The row that gains least over torch."""
-    return min(rows, key=lambda row: float(row["ratio"]))
+def gain_text(subject: str, gains: Iterable[tuple[float, str]]) -> str:
+    """A sentence about the gains over torch of rows, given with what they measure."""
+    found = list(gains)
+    mean = times(geometric_mean(gain for gain, _ in found)).rstrip("x")
+    least, slowest = min(found)
+    where = f"the slowest row is {slowest} ({times(least)})"
+    return f"{subject} are {mean} times faster in the geometric mean of {len(found)} rows; {where}."
 
 
 def times(ratio: float | str) -> str:

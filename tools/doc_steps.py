@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from doc_results import File, Results, Row, duration, table, times
+from doc_results import File, Results, Row, duration, gain_text, machine, shape_text, table, times
 
-GPU, CPU = ("step_h200.csv", "step_h100.csv"), "step_cpu.csv"
-"""The files of a GPU, of which the first that is there is shown, and the file of the CPU."""
+GPU, CPU = "step_h200.csv", "step_cpu.csv"
 OURS, TORCH, COMPILE = "sternway", "torch", "compile"
-SHAPES = {
-    "1x67108864": "1 x 2^26",
-    "134217728": "2^27",
-    "1048576x2": "2^20 x 2",
-    "1048576x128x8192x20": "2^20 x 128 x 8192 x 20",
-}
 QUIET = 0.2  # processors that other work may take, as in python/bench/timing.py
 
-# The rows of the table in README.md, where the file has them: step, shape, dtype.
+# The rows of the table in README.md: step, shape, dtype.
 HIGHLIGHTS = (
     ("Llama, 6 layers", "2x4096x2048", "bfloat16"),
     ("fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
@@ -71,7 +63,7 @@ class Step:
 
     def described(self) -> str:
         """The step in words."""
-        return f"{self.name}, {shape(self.shape)}, {self.dtype}"
+        return f"{self.name}, {shape_text(self.shape)}, {self.dtype}"
 
 
 def steps(file: File) -> list[Step]:
@@ -83,70 +75,36 @@ def steps(file: File) -> list[Step]:
     return list(found.values())
 
 
-def first(results: Results, names: Iterable[str]) -> File | None:
-    """The first of some files that is there."""
-    return next((results.file(name) for name in names if (results.folder / name).is_file()), None)
-
-
-def command(name: str) -> str:
-    """The command that makes a file."""
-    limit = "--device cpu" if name == CPU else "--device cuda --limit 515"
-    return f"`python -m sternway bench step {limit} --csv python/bench/results/{name}`"
-
-
-def absent(names: tuple[str, ...]) -> str:
-    """The sentence in place of a table whose file is not there."""
-    files = " or ".join(f"`{name}`" for name in names)
-    where = "the CPU" if names == (CPU,) else "a GPU"
-    return f"There is no table of {where}, because `python/bench/results/` has no {files}. {command(names[0])} makes it."
-
-
-def readme(results: Results, backwards: Callable[[Results], tuple[str, str]]) -> str:
-    """The region of README.md: the steps first. The table of the backwards alone fills it while no file of a GPU is there.
-
-    Args:
-        backwards: writes the table of the backwards alone, and the sentences that summarize it.
-    """
-    file, (table_of_backwards, sentences) = first(results, GPU), backwards(results)
-    if file is None:
-        return f"{table_of_backwards}\n\n{sentences}\n\n{command(GPU[0])} measures whole training steps."
+def readme(results: Results, backwards: str) -> str:
+    """The region of README.md: some steps, and the sentences about all steps and about the backwards alone."""
+    file = results.file(GPU)
     measured = {(step.name, step.shape, step.dtype): step for step in steps(file)}
-    chosen = [measured[key] for key in HIGHLIGHTS if key in measured]
     head = ["step: forward and backward", "shape", "dtype", "torch", "sternway", "times faster", "than `torch.compile`"]
-    lines = [[step.name, shape(step.shape), step.dtype, text(step.time(TORCH)), text(step.time(OURS)) or note(step),
-              gain(step), gain(step, COMPILE)] for step in chosen]  # fmt: skip
+    lines = [[step.name, shape_text(step.shape), step.dtype, text(step.time(TORCH)), text(step.time(OURS)) or note(step),
+              gain(step), gain(step, COMPILE)] for step in map(measured.__getitem__, HIGHLIGHTS)]  # fmt: skip
     return f"""\
 Whole training steps through autograd on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
 
 {table(head, lines)}
 
-{summary("Steps", steps(file))}
-Backwards alone: {sentences}"""
+{summary(steps(file))}
+Backwards alone: {backwards}"""
 
 
-def written(names: tuple[str, ...]) -> Callable[[Results], str]:
-    """The table of docs/performance.md from the first of some files, or a sentence if none is there."""
+def written(name: str) -> Callable[[Results], str]:
+    """The table of a file."""
 
     def write(results: Results) -> str:
-        file = first(results, names)
-        if file is None:
-            return absent(names)
+        file = results.file(name)
         found = steps(file)
-        parts = [file.heading(), summary("Steps", found), full_table(found), *remarks(found)]
-        return "\n\n".join(part for part in parts if part)
+        return "\n\n".join([file.heading(), summary(found), full_table(found), *remarks(found)])
 
     return write
 
 
-def summary(subject: str, found: list[Step]) -> str:
+def summary(found: list[Step]) -> str:
     """A sentence about the gain over torch of the steps that were measured."""
-    gains = [(gain, step) for step in found if (gain := step.gain())]
-    if not gains:
-        return f"No row of the {subject.lower()} was measured."
-    mean = math.exp(sum(math.log(gain) for gain, _ in gains) / len(gains))
-    least, slowest = min(gains, key=lambda pair: pair[0])
-    where = f"the slowest row is {slowest.described()} ({times(least)})"
-    return f"{subject} are {times(mean).rstrip('x')} times faster in the geometric mean of {len(gains)} rows; {where}."
+    return gain_text("Steps", ((gain, step.described()) for step in found if (gain := step.gain())))
 
 
 def full_table(found: list[Step]) -> str:
@@ -162,9 +120,9 @@ def line(step: Step) -> list[str]:
     """The cells of a row."""
     numbers = [text(step.value(who, f"{what}_ms")) for what in ("host", "device") for who in (OURS, TORCH)]
     memory = [size(step.value(who, "memory_bytes")) for who in (OURS, TORCH)]
-    return [step.name, shape(step.shape), step.dtype, text(step.time(OURS)) or note(step), text(step.time(TORCH)), gain(step),
-            gain(step, COMPILE), ", ".join(step.others()), text(step.time(OURS, "forward_")), gain(step, part="forward_"),
-            *numbers, *memory]  # fmt: skip
+    return [step.name, shape_text(step.shape), step.dtype, text(step.time(OURS)) or note(step), text(step.time(TORCH)),
+            gain(step), gain(step, COMPILE), ", ".join(step.others()), text(step.time(OURS, "forward_")),
+            gain(step, part="forward_"), *numbers, *memory]  # fmt: skip
 
 
 def remarks(found: list[Step]) -> Iterator[str]:
@@ -203,13 +161,3 @@ def size(count: float | None) -> str:
 def note(step: Step) -> str:
     """The reason why sternway has no time in a row."""
     return step.lines.get(OURS, {}).get("note", "")
-
-
-def shape(name: str) -> str:
-    """A shape in words."""
-    return SHAPES.get(name, name.replace("x", " x "))
-
-
-def machine(file: File) -> str:
-    """The card."""
-    return file.machine.partition(", ")[0]

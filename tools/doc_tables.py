@@ -1,4 +1,4 @@
-"""The generated tables of README.md, docs/performance.md and docs/exactness.md, in Markdown."""
+"""The generated tables of README.md and docs/, in Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 import doc_steps
-from doc_results import DTYPES, File, Results, Row, duration, geometric_mean, slowest, table, times
+from doc_results import DTYPES, File, Results, Row, duration, gain_text, geometric_mean, machine, shape_text, table, times
 
 NAMES = {
     "lerp_backward": "lerp",
@@ -21,13 +21,7 @@ NAMES = {
     "embedding_bag_backward": "embedding bag",
     "embedding_backward": "embedding",
 }
-SHAPES = {
-    "4x32x4096x128": "4 x 32 x 4096 x 128",
-    "1048576x128x65536x20": "2^20 rows of 128, 65536 bags of 20",
-    "1x67108864": "1 x 2^26",
-}
-
-# The rows of the table in README.md and of the chart: label, file, columns of the file.
+# The rows of the chart of bandwidths: label, file, columns of the file.
 HIGHLIGHTS = (
     ("lerp, both ends and a weight per row", "h200.csv", "lerp_backward", "da, db, dweight per row", "16384x8192"),
     ("dequantize, values and scale", "h200.csv", "dequantize_per_token_backward", "dx, dscale", "16384x8192"),
@@ -60,50 +54,25 @@ def without_scans(file: File) -> list[Row]:
     return [row for row in file.rows if row["op"] != "scan_backward"]
 
 
-def backwards(results: Results) -> tuple[str, str]:
-    """The table of the backwards alone with its method, and the geometric means with the slowest rows."""
-    rows = []
-    for label, name, *key in HIGHLIGHTS:
-        both = [found(results, name, *key, dtype) for dtype in ("float32", "bfloat16")]
-        shares, gains = [f"{float(row['share_of_copy']):.2f}" for row in both], [times(row["ratio"]) for row in both]
-        rows.append([label, shape(both[0]), *shares, *gains])
-    head = ["gradient", "shape", "bandwidth, float32", "bandwidth, bfloat16", "times faster, float32", "times faster, bfloat16"]
-    scans, h100 = results.file("h200_scan.csv"), results.file("h100_scan.csv")
-    method = f"""\
-One {machine(scans)}. A time is the median of 30 calls that alternate with torch's backward and with a copy of as many bytes.
-*Bandwidth* is the share of that copy's bandwidth; *times faster* compares with torch's backward."""
-    sentences = f"""\
-{gain("Scans", scans.rows)}
-{gain("The other operations", without_scans(results.file("h200.csv")))}
-{gain(f"On one {machine(h100)}, scans", h100.rows)}"""
-    return f"{method}\n\n{table(head, rows)}", sentences
-
-
 def readme_speed(results: Results) -> str:
     """The region of README.md on speed."""
-    return doc_steps.readme(results, backwards)
+    h100 = results.file("h100_scan.csv")
+    backwards = (
+        gain("Scans", results.file("h200_scan.csv").rows),
+        gain("The other operations", without_scans(results.file("h200.csv"))),
+        gain(f"On one {machine(h100)}, scans", h100.rows),
+    )
+    return doc_steps.readme(results, "\n".join(backwards))
 
 
 def gain(subject: str, rows: list[Row]) -> str:
     """A sentence about the gain over torch of some rows."""
-    mean = times(geometric_mean(rows)).rstrip("x")
-    worst = described(slowest(rows))
-    return f"{subject} are {mean} times faster in the geometric mean of {len(rows)} rows; the slowest row is {worst}."
-
-
-def machine(file: File) -> str:
-    """The card, or the processor with its threads."""
-    return re.split(r", (?:CUDA|torch)", file.machine)[0]
-
-
-def shape(row: Row) -> str:
-    """The shape of a row, in words where it has some."""
-    return SHAPES.get(row["shape"], row["shape"].replace("x", " x "))
+    return gain_text(subject, ((float(row["ratio"]), described(row)) for row in rows))
 
 
 def described(row: Row) -> str:
-    """A row in words, with its gain over torch."""
-    return f"{operation(row)}, {shape(row)}, {row['dtype']} ({times(row['ratio'])})"
+    """A row in words."""
+    return f"{operation(row)}, {shape_text(row['shape'])}, {row['dtype']}"
 
 
 def summary(results: Results) -> str:
@@ -112,8 +81,10 @@ def summary(results: Results) -> str:
     for name in ("h200.csv", "h200_scan.csv", "h200_scan_forward.csv", "h100_scan.csv", *CPU):
         file = results.file(name)
         chosen = without_scans(file) if name == "h200.csv" else file.rows
+        ratios, slowest = [float(row["ratio"]) for row in chosen], min(chosen, key=lambda row: float(row["ratio"]))
         what = "all but scans" if name == "h200.csv" else group(chosen[0], name)
-        rows.append([what, machine(file), str(len(chosen)), times(geometric_mean(chosen)), described(slowest(chosen))])
+        rows.append([what, machine(file), str(len(chosen)), times(geometric_mean(ratios)),
+                     f"{described(slowest)} ({times(slowest['ratio'])})"])  # fmt: skip
     return table(["operations", "machine", "rows", "geometric mean", "slowest row"], rows)
 
 
@@ -140,7 +111,7 @@ def speed_table(rows: Iterable[Row]) -> str:
     """Time, share of a copy's bandwidth and gain over torch, with a column for each dtype."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        lines.setdefault((operation(row), shape(row)), {})[row["dtype"]] = cell(row)
+        lines.setdefault((operation(row), shape_text(row["shape"])), {})[row["dtype"]] = cell(row)
     body = [[*key, *(cells.get(dtype, "") for dtype in DTYPES)] for key, cells in lines.items()]
     return table(["operation", "shape", *DTYPES], body)
 
@@ -215,7 +186,8 @@ def host_autograd(results: Results) -> str:
 def sparse(results: Results) -> str:
     """Sparse gradients of embedding bags."""
     file = results.file("sparse_h200.csv")
-    lines = [[row["indices"], shape(row), row["dtype"], *(duration(row[c]) for c in ("ms", "torch_ms", "torch_coalesced_ms")),
+    lines = [[row["indices"], shape_text(row["shape"]), row["dtype"],
+              *(duration(row[c]) for c in ("ms", "torch_ms", "torch_coalesced_ms")),
               times(row["ratio"]), times(row["ratio_coalesced"])] for row in file.rows]  # fmt: skip
     head = ["indices", "shape", "dtype", "sternway", "torch", "torch, coalesced", "times faster", "than coalesced"]
     return f"{file.heading()}\n\n{table(head, lines)}"
@@ -313,3 +285,18 @@ def hard_inputs(results: Results) -> str:
             lines.append([kind[1] if kind else NAMES[row["op"]], row["input"], row["dtype"], error(row["norm"]),
                           error(row["torch_norm"])])  # fmt: skip
     return table(["operation", "input", "dtype", "sternway", "torch"], lines)
+
+
+def variants(results: Results) -> str:
+    """For each variant of a kernel, the row that takes longest without it."""
+    file, worst = results.file("h200_scan_variants.csv"), dict[str, Row]()
+    for row in file.rows:
+        kept = worst.setdefault(row["variant"], row)
+        worst[row["variant"]] = max(kept, row, key=lambda row: float(row["ratio"]))
+    lines = [
+        [variant, f"{row['outputs']}, {row['shape'].replace('x', ' x ')}, {row['dtype']}",
+         *(duration(row[time]) for time in ("with_ms", "without_ms")), f"{float(row['ratio']):.2f}"]
+        for variant, row in worst.items()
+    ]  # fmt: skip
+    head = ["variant", "row that loses most", "time", "time without the variant", "ratio"]
+    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(head, lines)}"

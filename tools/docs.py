@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the generated parts of the documents: tables in README.md and docs/, and the charts docs/*.svg.
+"""Writes the generated parts of the documents: the table of README.md and the charts docs/*.svg.
 
     python tools/docs.py            write them
     python tools/docs.py --check    name the files that differ, and exit with 1 if there are any
 
-Measured figures come from the CSV files in python/bench/results/, the selection of scan kernels from a golden file of the Go
-tests. In Markdown, a generated region lies between the comments ``<!-- generated: NAME -->`` and ``<!-- end -->``; REGIONS says
-which function writes which region.
+The tables of docs/ are not committed. A line ``<!-- table: NAME --> [file.csv](...)`` stands for each, so that the source of a
+document leads to the figures; the build of the site puts the table of TABLES in its place.
 """
 
 from __future__ import annotations
@@ -17,62 +16,63 @@ from collections.abc import Callable
 from pathlib import Path
 
 import doc_chart
-import doc_kernels
 import doc_steps
 import doc_tables
 from doc_results import Results
 
 ROOT = Path(__file__).resolve().parent.parent
 CHARTS = {"docs/speed.svg": doc_chart.speed, "docs/steps.svg": doc_chart.steps, "docs/errors.svg": doc_chart.errors}
-REGION = re.compile(r"(?P<head><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<foot>^<!-- end -->$)", re.DOTALL | re.MULTILINE)
+REGION = re.compile(r"(?P<head><!-- generated -->\n).*?(?P<foot>^<!-- end -->$)", re.DOTALL | re.MULTILINE)
+PLACE = re.compile(r"^<!-- table: (?P<name>[\w-]+) -->.*$", re.MULTILINE)
 
-REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
-    "README.md": {"speed": doc_tables.readme_speed},
-    "docs/performance.md": {
-        "steps": doc_steps.written(doc_steps.GPU),
-        "steps-cpu": doc_steps.written((doc_steps.CPU,)),
-        "summary": doc_tables.summary,
-        "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
-        "h200-scans": doc_tables.speed_of("h200_scan.csv"),
-        "h200-scans-forward": doc_tables.speed_of("h200_scan_forward.csv"),
-        "h100-scans": doc_tables.speed_of("h100_scan.csv"),
-        "growth-h100": doc_tables.growth_of("h100_growth.csv"),
-        "growth-h200": doc_tables.growth_of("h200_growth.csv"),
-        "host-runs": doc_tables.host_runs,
-        "host-autograd": doc_tables.host_autograd,
-        "sparse": doc_tables.sparse,
-        "sparse-variants": doc_tables.sparse_variants,
-        "ranks": doc_tables.ranks,
-        "carries": doc_tables.carries,
-        "jax": doc_tables.jax,
-        "cpu": doc_tables.cpu,
-    },
-    "docs/scan-kernels.md": {"selection": doc_kernels.selection, "variants": doc_kernels.variants},
-    "docs/exactness.md": {
-        "errors": doc_tables.errors_of("exactness.csv"),
-        "errors-h200": doc_tables.errors_of("exactness_h200.csv"),
-        "hard-inputs": doc_tables.hard_inputs,
-    },
+TABLES: dict[str, Callable[[Results], str]] = {
+    "steps": doc_steps.written(doc_steps.GPU),
+    "steps-cpu": doc_steps.written(doc_steps.CPU),
+    "summary": doc_tables.summary,
+    "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
+    "h200-scans": doc_tables.speed_of("h200_scan.csv"),
+    "h200-scans-forward": doc_tables.speed_of("h200_scan_forward.csv"),
+    "h100-scans": doc_tables.speed_of("h100_scan.csv"),
+    "growth-h100": doc_tables.growth_of("h100_growth.csv"),
+    "growth-h200": doc_tables.growth_of("h200_growth.csv"),
+    "host-runs": doc_tables.host_runs,
+    "host-autograd": doc_tables.host_autograd,
+    "sparse": doc_tables.sparse,
+    "sparse-variants": doc_tables.sparse_variants,
+    "ranks": doc_tables.ranks,
+    "carries": doc_tables.carries,
+    "jax": doc_tables.jax,
+    "cpu": doc_tables.cpu,
+    "variants": doc_tables.variants,
+    "errors": doc_tables.errors_of("exactness.csv"),
+    "errors-h200": doc_tables.errors_of("exactness_h200.csv"),
+    "hard-inputs": doc_tables.hard_inputs,
 }
 
 
-def fill(text: str, writers: dict[str, Callable[[Results], str]], results: Results) -> str:
-    """Replace the content of every generated region of a document.
+def with_tables(text: str, results: Results) -> str:
+    """A document with its tables.
 
     Raises:
-        ValueError: the regions of the document are not those of the table, in any order.
+        ValueError: a line names no table.
     """
-    found = [match["name"] for match in REGION.finditer(text)]
-    if sorted(found) != sorted(writers):
-        raise ValueError(f"generated regions are {found}, REGIONS has {list(writers)}")
-    return REGION.sub(lambda match: f"{match['head']}\n{writers[match['name']](results)}\n\n{match['foot']}", text)
+
+    def table(match: re.Match[str]) -> str:
+        if match["name"] not in TABLES:
+            raise ValueError(f"tools/docs.py has no table {match['name']}")
+        return TABLES[match["name"]](results)
+
+    return PLACE.sub(table, text)
 
 
 def generated(root: Path = ROOT) -> dict[str, str]:
-    """The content that each generated file must have, by its path from the root of the tree."""
+    """The content that each committed file must have, by its path from the root of the tree."""
     results = Results(root)
-    files = {path: fill((root / path).read_text(), writers, results) for path, writers in REGIONS.items()}
-    return files | {path: draw(results) for path, draw in CHARTS.items()}
+    speed = doc_tables.readme_speed(results)
+    readme, count = REGION.subn(lambda match: f"{match['head']}\n{speed}\n\n{match['foot']}", (root / "README.md").read_text())
+    if count != 1:
+        raise ValueError(f"README.md has {count} generated regions")
+    return {"README.md": readme} | {path: draw(results) for path, draw in CHARTS.items()}
 
 
 def main(arguments: list[str]) -> int:

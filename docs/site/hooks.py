@@ -1,4 +1,4 @@
-"""The parts of the site that are not pages of docs/: the reference, notebooks, examples, documents of the root; and formulas.
+"""The parts of the site that docs/ lacks: tables, the reference, notebooks, examples, documents of the root; and formulas.
 
 Documents are written for GitHub. A link to a file that has a page leads to the page; a link to another file of the repository
 becomes plain text. Inline code that names a public object, such as `sw.cumsum`, becomes a link to the reference. A notebook is
@@ -27,7 +27,11 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import reference  # beside this file
+
+import docs  # of tools/
+from doc_results import Results  # of tools/
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
@@ -128,8 +132,9 @@ def source_of(page: Page) -> Path:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let the links of a document lead to pages of the site."""
+    """Put the tables into a document, and let its links lead to pages of the site."""
     here, uri = source_of(page).parent, page.file.src_uri
+    markdown = docs.with_tables(markdown, Results(ROOT))
 
     def moved(match: re.Match[str]) -> str:
         target = match["target"]

@@ -7,6 +7,7 @@ largest element.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,8 @@ from typing import Any
 
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
-from .report import NewCsv, machine
-from .timing import QUIET, processor_time
+from .report import NewCsv, disturbed, machine
+from .timing import in_turn, watched
 
 DTYPES = ("float32", "bfloat16")
 COLUMNS = (
@@ -64,9 +65,8 @@ def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
             (ours, theirs), errors, others = measure(rival, shape, dtype)
             best = min(ours), min(theirs)
             median, of_jax = statistics.median(ours), statistics.median(theirs)
-            note = f"disturbed: other work took {others:.1f} processors" if others > QUIET else ""
             numbers = time_text(median), time_text(of_jax), f"{of_jax / median:.2f}x", *(f"{e:.3g}" for e in errors)
-            table.row(rival.op, shape_text(shape), dtype, *numbers, note)
+            table.row(rival.op, shape_text(shape), dtype, *numbers, disturbed(others))
             times = median * 1e3, best[0] * 1e3, of_jax * 1e3, best[1] * 1e3
             file.row(rival.op, shape_text(shape), dtype, device, *times, of_jax / median, *errors, others)
     return 0
@@ -123,17 +123,15 @@ def timed(calls: list[Callable[[], Any]]) -> tuple[list[list[float]], float]:
         start = time.perf_counter()
         jax.block_until_ready(call())  # type: ignore[no-untyped-call]
         counts.append(max(1, round(BLOCK / (time.perf_counter() - start))))
-    samples: list[list[float]] = [[] for _ in calls]
-    began, ours, everything = time.perf_counter(), time.process_time(), processor_time()
-    for _ in range(BLOCKS):
-        for k, call in enumerate(calls):
-            start = time.perf_counter()
-            for _ in range(counts[k]):
-                result = call()
-            jax.block_until_ready(result)  # type: ignore[no-untyped-call]
-            samples[k].append((time.perf_counter() - start) / counts[k])
-    others = processor_time() - everything - (time.process_time() - ours)
-    return samples, max(0.0, others) / (time.perf_counter() - began)
+
+    def block(k: int) -> None:
+        for _ in range(counts[k]):
+            result = calls[k]()
+        jax.block_until_ready(result)  # type: ignore[no-untyped-call]
+
+    blocks = {str(k): functools.partial(block, k) for k in range(len(calls))}
+    (walls, _), others = watched(lambda: in_turn(blocks, lambda: None, lambda rounds: rounds < BLOCKS))
+    return [[seconds / count for seconds in walls[k]] for k, count in zip(blocks, counts, strict=True)], others
 
 
 def rivals() -> Iterator[Rival]:

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 Call = Callable[[], object]
 Contestants = Mapping[str, Sequence[Call]]
 """By name, the calls to repeat: one for each set of buffers, which take turns too."""
 Samples = dict[str, list[float]]
+Found = TypeVar("Found")
 
 LEAST = 25  # repetitions of each contestant
 BLOCK = 2e-3  # seconds that a contestant has to itself
@@ -46,7 +47,7 @@ def measure(contestants: Contestants, device: str, tries: int = TRIES) -> tuple[
     return {name: Time(statistics.median(times), min(times)) for name, times in samples.items()}, others
 
 
-def watched(work: Callable[[], Samples]) -> tuple[Samples, float]:
+def watched(work: Callable[[], Found]) -> tuple[Found, float]:
     """Measure, and count the processors that other programs kept busy meanwhile."""
     start, ours, all_of_them = time.perf_counter(), time.process_time(), processor_time()
     samples = work()
@@ -127,6 +128,38 @@ def replayed(contestants: Contestants, device: str) -> dict[str, float]:
     return {name: statistics.median(times) / counts[name] for name, times in samples.items()}
 
 
+def in_turn(
+    calls: Mapping[str, Call],
+    synchronize: Call,
+    another: Callable[[int], bool],
+    number: int = 1,
+    before: Callable[[Call], object] = lambda _: None,
+) -> tuple[Samples, Samples]:
+    """Seconds of each call until the device is done, and until the host returns: the means of a number of calls.
+
+    Args:
+        synchronize: waits for the device, whose queue is empty before each sample.
+        another: whether another round of samples is taken, after so many.
+        before: called with the call before each of its samples.
+    """
+    walls: Samples = {name: [] for name in calls}
+    hosts: Samples = {name: [] for name in calls}
+    rounds = 0
+    while another(rounds):
+        rounds += 1
+        for name, call in calls.items():
+            synchronize()
+            before(call)
+            start = time.perf_counter()
+            for _ in range(number):
+                call()
+            returned = time.perf_counter()
+            synchronize()
+            walls[name].append((time.perf_counter() - start) / number)
+            hosts[name].append((returned - start) / number)
+    return walls, hosts
+
+
 def host(
     calls: Mapping[str, Call],
     synchronize: Call,
@@ -136,39 +169,23 @@ def host(
     finish: bool = False,
     least: bool = False,
 ) -> dict[str, float]:
-    """Host seconds per call: the median of the means of batches. The device's queue is emptied between batches.
+    """Host seconds per call: the median of the means of batches.
 
     Args:
         finish: the time until the device is done, too.
         least: the minimum of the means instead, which other load on the machine does not raise.
     """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
-    for _ in range(batches):
-        for name, call in calls.items():
-            synchronize()
-            start = time.perf_counter()
-            for _ in range(number):
-                call()
-            if finish:
-                synchronize()
-            samples[name].append((time.perf_counter() - start) / number)
+    walls, hosts = in_turn(calls, synchronize, lambda rounds: rounds < batches, number)
     pick = min if least else statistics.median
-    return {name: pick(found) for name, found in samples.items()}
+    return {name: pick(found) for name, found in (walls if finish else hosts).items()}
 
 
 def paused(calls: Mapping[str, Call], synchronize: Call, pause: float, rounds: int = 100) -> dict[str, float]:
     """Host seconds of a call that follows a pause, in which the device becomes idle and caches cool down: the median."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            synchronize()
-            time.sleep(pause)
-            start = time.perf_counter()
-            call()
-            samples[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in samples.items()}
+    _, hosts = in_turn(calls, synchronize, lambda done: done < rounds, before=lambda _: time.sleep(pause))
+    return {name: statistics.median(found) for name, found in hosts.items()}
 
 
 def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:

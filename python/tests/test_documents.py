@@ -36,9 +36,6 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
 GENERATED = [
     "README.md",
     "docs/errors.svg",
-    "docs/exactness.md",
-    "docs/performance.md",
-    "docs/scan-kernels.md",
     "docs/speed.svg",
     "docs/steps.svg",
 ]
@@ -51,35 +48,29 @@ def test_generated(path: str, tool: Any) -> None:
     assert (ROOT / path).read_text() == files[path], "run make docs"
 
 
-def test_a_region_without_a_writer_is_an_error(tool: Any) -> None:
-    results = tool("doc_results").Results(ROOT)
-    text = "<!-- generated: speed -->\nold\n<!-- end -->\n"
-    filled = tool("docs").fill(text, {"speed": lambda _: "new"}, results)
-    assert filled == "<!-- generated: speed -->\n\nnew\n\n<!-- end -->\n"
-    assert tool("docs").fill(filled, {"speed": lambda _: "new"}, results) == filled
-    for writers in ({}, {"speed": str, "other": str}):
-        with pytest.raises(ValueError, match="generated regions"):
-            tool("docs").fill(text, writers, results)
+def test_every_table_has_one_place_on_the_site(tool: Any) -> None:
+    """A line of a document stands for it; a line without a table is an error."""
+    docs, results = tool("docs"), tool("doc_results").Results(ROOT)
+    places = [name for path in DOCUMENTS for name in docs.PLACE.findall(path.read_text())]
+    assert sorted(places) == sorted(docs.TABLES)
+    for path in DOCUMENTS:
+        text = path.read_text()
+        filled = docs.with_tables(text, results)
+        assert "<!-- table" not in filled
+        assert filled.count("\n| --- ") >= text.count("\n| --- ") + len(docs.PLACE.findall(text))
+    with pytest.raises(ValueError, match="no table other"):
+        docs.with_tables("<!-- table: other --> [a](a)", results)
 
 
-def test_the_table_of_the_readme_by_hand(tool: Any) -> None:
-    """One row and one sentence, computed here from the CSV files without the generator."""
+def test_the_speed_of_the_readme_by_hand() -> None:
+    """One sentence, computed here from the CSV files without the generator."""
     import csv
     import math
 
     _, *lines = (ROOT / "python/bench/results/h200_scan.csv").read_text().splitlines()
     rows = list(csv.DictReader(lines))
-    key = {"outputs": "cumprod, dim 0", "shape": "8192x8192"}
-    single, half = (next(r for r in rows if {**key, "dtype": d}.items() <= r.items()) for d in ("float32", "bfloat16"))
-    shares = " | ".join(f"{float(r['share_of_copy']):.2f}" for r in (single, half))
-    table, sentences = tool("doc_tables").backwards(tool("doc_results").Results(ROOT))
-    text = (ROOT / "README.md").read_text()
-    assert sentences in text
-    [line] = [line for line in table.splitlines() if line.startswith("| cumprod along columns |")]
-    assert shares in line
-    for row in (single, half):
-        assert f"{float(row['torch_ms']) / float(row['ms']):.1f}x" in line
     mean = math.prod(float(row["ratio"]) ** (1 / len(rows)) for row in rows)
+    text = (ROOT / "README.md").read_text()
     assert f"Scans are {mean:.1f} times faster in the geometric mean of {len(rows)} rows" in text
 
 
@@ -97,13 +88,8 @@ embedding,8x8x8,bfloat16,cuda:0,sternway,,,,,,,,,failed: OutOfMemoryError: none 
 
 
 def test_the_tables_of_steps(tool: Any, tmp_path: Path) -> None:
-    """Without a file of a GPU a sentence with the command; with one, ratios of medians, and the reason of a failed row."""
+    """Ratios of medians, and the reason of a failed row."""
     steps, results = tool("doc_steps"), tool("doc_results").Results(tmp_path)
-    absent = steps.written(steps.GPU)(results)
-    assert "no `step_h200.csv` or `step_h100.csv`" in absent
-    assert "bench step --device cuda --limit 515 --csv" in absent
-    assert "|" not in absent
-    assert steps.readme(results, lambda _: ("TABLE", "SENTENCES")).startswith("TABLE\n\nSENTENCES")
     results.folder.mkdir(parents=True)
     (results.folder / "step_h200.csv").write_text(STEPS)
     text = steps.written(steps.GPU)(results)
@@ -112,9 +98,6 @@ def test_the_tables_of_steps(tool: Any, tmp_path: Path) -> None:
     assert "failed: OutOfMemoryError: none left" in text
     assert "Steps are 3.46 times faster in the geometric mean of 2 rows" in text  # (3 x 4) ** 0.5
     assert "than compile" not in text
-    readme = steps.readme(results, lambda _: ("TABLE", "SENTENCES"))
-    assert "| cumsum, dim 1 | 8192 x 8192 | float32 | 1.2 ms | 400 µs | 3.00x |" in readme
-    assert "TABLE" not in readme
 
 
 def test_the_chart(tool: Any) -> None:
@@ -234,4 +217,4 @@ def test_the_description_has_no_local_links(tool: Any) -> None:
     readme = plain((ROOT / "README.md").read_text())
     assert readme.startswith("# sternway")
     assert not re.search(r"\]\((?!https?://|#)", readme)
-    assert "docs/performance.md has all rows" in readme
+    assert "docs/performance.md has the method" in readme

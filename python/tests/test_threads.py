@@ -236,7 +236,7 @@ def test_quota_of_control_groups(outer: int, inner: int, processors: int) -> Non
 def test_one_busy_processor(n: int) -> None:
     """With all processors but one busy, the median run on all threads takes at most 1.2 times as long as on one.
 
-    The best of eight attempts counts, as other work of the machine disturbs them. tools/busy_core.py prints the figures.
+    The best of eight attempts counts, as other work of the machine disturbs them.
     """
     done = python(f"""
 import multiprocessing, os, statistics, subprocess, sys, time

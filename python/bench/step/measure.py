@@ -7,14 +7,12 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..timing import processor_time
-
-Call = Callable[[], Any]
+from ..timing import Call, in_turn, watched
 
 LEAST, MOST = 10, 30  # repetitions of each call
 FEWEST = 3  # of calls that take longer than PATIENT seconds for 10 repetitions
@@ -49,32 +47,29 @@ def measure(calls: Mapping[str, Call], device: str) -> dict[str, Times]:
     """Time the calls in turn. Each must have run before."""
     synchronize = _synchronize(device)
     gc.collect()
-    number = _batch(calls, synchronize)
-    walls: dict[str, list[float]] = {name: [] for name in calls}
-    hosts: dict[str, list[float]] = {name: [] for name in calls}
-    started, rounds = time.perf_counter(), 0
-    own, all_of_them = time.process_time(), processor_time()
-    while _another(rounds, time.perf_counter() - started):
-        rounds += 1
-        for name, call in calls.items():
-            if device == "cpu":
-                time.sleep(PAUSE)
-                if number > 1:
-                    call()  # threads and caches are as this contestant leaves them
-            synchronize()
-            start = time.perf_counter()
-            for _ in range(number):
-                call()
-            returned = time.perf_counter()
-            synchronize()
-            walls[name].append((time.perf_counter() - start) / number)
-            hosts[name].append((returned - start) / number)
-    passed = time.perf_counter() - started
-    others = max(0.0, processor_time() - all_of_them - (time.process_time() - own)) / passed if device == "cpu" else None
+    number, started = _batch(calls, synchronize), time.perf_counter()
+
+    def before(call: Call) -> None:
+        if device == "cpu":
+            time.sleep(PAUSE)
+            if number > 1:
+                call()  # threads and caches are as this contestant leaves them
+
+    def another(rounds: int) -> bool:
+        return _another(rounds, time.perf_counter() - started)
+
+    (walls, hosts), others = watched(lambda: in_turn(calls, synchronize, another, number, before))
     host = {name: None if device == "cpu" else statistics.median(found) for name, found in hosts.items()}
-    on_device = {} if device == "cpu" else _on_device(calls, host, min(EVENTS, rounds))
+    on_device = {} if device == "cpu" else _on_device(calls, host, min(EVENTS, *map(len, walls.values())))
     return {
-        name: Times(1e3 * statistics.median(found), 1e3 * min(found), _ms(host[name]), on_device.get(name), rounds, others)
+        name: Times(
+            wall=1e3 * statistics.median(found),
+            best=1e3 * min(found),
+            host=_ms(host[name]),
+            device=on_device.get(name),
+            count=len(found),
+            others=others if device == "cpu" else None,
+        )
         for name, found in walls.items()
     }
 

@@ -1,9 +1,13 @@
 package scan_test
 
 import (
+	"flag"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,25 +22,38 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// selectionDevices are the devices of the golden table: one of each generation, and one that is
-// bandwidth-rich.
-var selectionDevices = []struct {
+type selectionDevice struct {
 	name      string
 	arch      string
 	numSMs    int
 	shared    int
 	bandwidth int64
 	clusters  bool
-}{
+}
+
+// selectionDevices are one device of each generation, and one that is bandwidth-rich.
+var selectionDevices = []selectionDevice{
 	{"A100", "sm_80", 108, 163 << 10, 2039e9, false},
 	{"H100", "sm_90", 132, 227 << 10, 3352e9, true},
 	{"H200", "sm_90", 132, 227 << 10, 4917e9, true},
 	{"RTX 5090", "sm_120", 170, 99 << 10, 1792e9, true},
 }
 
+// install puts the device in the place of the driver.
+func (d selectionDevice) install(t *testing.T) *coretest.FakeCUDA {
+	fake := &coretest.FakeCUDA{Devices: 1, NumSMs: d.numSMs, Shared: d.shared, Bandwidth: d.bandwidth, Arch: d.arch}
+	if d.clusters {
+		fake.Clusters = func(l *driver.Launch) int { // clusters that shared memory and registers allow
+			ctasPerSM := max(1, min(2048/int(l.Block), 65536/(64*int(l.Block)), (228<<10)/max(int(l.Shared)+1024, 1)))
+			return d.numSMs / max(int(l.Cluster), 1) * ctasPerSM
+		}
+	}
+	return fake.Install(t)
+}
+
 // selectionShapes are rows and columns around every border of the selection: lengths of one warp,
 // of one CTA, of a cluster and beyond, with few rows and with many, and lengths that are not whole
-// vectors.
+// vectors. Digests stand for their launches.
 var selectionShapes = []struct {
 	shape []int64
 	dim   int64
@@ -48,75 +65,206 @@ var selectionShapes = []struct {
 	{[]int64{1 << 16, 64}, 0}, {[]int64{1 << 20, 2}, 0}, {[]int64{1 << 20, 100}, 0}, {[]int64{16, 2048, 128}, 1}, {[]int64{5000, 33}, 0},
 }
 
-// TestScanSelection compares the launches of a grid of shapes, dtypes, layouts and devices with a
-// golden table. A line that equals the one of the device above, or the one of aligned operands, is
-// left out. A change of the table is a change of speed: measure it.
+// selectionScan is a run of a kind, with its operands.
+type selectionScan struct {
+	name      string
+	kind      string
+	isForward bool
+	operands  []string
+}
+
+var selectionScans = []selectionScan{
+	{"cumsum_backward", "cumsum", false, []string{"dy", "dx"}},
+	{"cumprod_backward", "cumprod", false, []string{"dy", "x", "dx"}},
+	{"cummax_backward", "cummax", false, []string{"dy", "x", "dx"}},
+	{"cummax_backward by indices", "cummax", false, []string{"dy", "indices", "dx"}},
+	{"logcumsumexp_backward", "logcumsumexp", false, []string{"dy", "x", "dx"}},
+	{"cumprod", "cumprod", true, []string{"x", "y"}},
+	{"cummax", "cummax", true, []string{"x", "y"}},
+	{"cummax with indices", "cummax", true, []string{"x", "y", "indices"}},
+	{"logcumsumexp", "logcumsumexp", true, []string{"x", "y"}},
+}
+
+func (s selectionScan) descriptor(shape []int64, dtype tensor.DType, dim int64) ops.Descriptor {
+	fields := scan.Scan{Kind: s.kind, Shape: shape, DType: dtype, Dim: dim}
+	if s.isForward {
+		return fields
+	}
+	return scan.ScanBackward(fields)
+}
+
+var selectionDTypes = []tensor.DType{tensor.BFloat16, tensor.Float32, tensor.Float64}
+
+// selectionSegments are tensors of some rows or adjacent columns, whose length varies up to a power
+// of two.
+var selectionSegments = []struct {
+	count, dim int64
+	name       string
+	power      int
+}{{64, 1, "rows", 24}, {4096, 1, "rows", 20}, {64, 0, "columns", 24}, {4096, 0, "columns", 20}}
+
+var launchesFile = flag.String("launches", "", "a file for the launches behind the digests of TestScanSelection")
+
+// TestScanSelection compares the selected kernels with a golden file. Its first part has the
+// lengths at which a run changes its kernel; problems that change alike share a line. Its second
+// part has digests of every launch at selectionShapes: they pin the launch configurations, splits
+// and workspaces, too. A change of the file is a change of speed: measure it.
 func TestScanSelection(t *testing.T) {
 	const golden = "testdata/scan_selection.golden"
-	var table strings.Builder
-	seen := map[string]string{}
-	for _, device := range selectionDevices {
-		fake := &coretest.FakeCUDA{Devices: 1, NumSMs: device.numSMs, Shared: device.shared, Bandwidth: device.bandwidth, Arch: device.arch}
-		if device.clusters {
-			fake.Clusters = func(l *driver.Launch) int { // clusters that shared memory and registers allow
-				ctasPerSM := max(1, min(2048/int(l.Block), 65536/(64*int(l.Block)), (228<<10)/max(int(l.Shared)+1024, 1)))
-				return device.numSMs / max(int(l.Cluster), 1) * ctasPerSM
-			}
-		}
-		fake.Install(t)
-		fmt.Fprintf(&table, "# %s: %d multiprocessors, %d bytes of shared memory, %.0f GB/s\n", device.name, device.numSMs, device.shared, float64(device.bandwidth)/1e9)
-		for _, scanned := range selectionScans {
-			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float32, tensor.Float64} {
-				for _, s := range selectionShapes {
-					for _, operands := range scanned.operands {
-						fields := scan.Scan{Kind: scanned.kind, Shape: s.shape, DType: dtype, Dim: s.dim}
-						d := ops.Descriptor(fields)
-						if !scanned.isForward {
-							d = scan.ScanBackward(fields)
-						}
-						problem := fmt.Sprintf("%s %s %s dim %d by %s", scanned.kind, tensor.ShapeText(s.shape), dtype, s.dim, strings.Join(operands[:len(operands)-1], ", "))
-						if scanned.isForward {
-							problem = fmt.Sprintf("forward %s %s %s dim %d to %s", scanned.kind, tensor.ShapeText(s.shape), dtype, s.dim, strings.Join(operands[1:], ", "))
-						}
-						aligned := selectionOf(t, fake, d, operands, 0)
-						if aligned != seen[problem] {
-							seen[problem] = aligned
-							fmt.Fprintf(&table, "%s: %s\n", problem, aligned)
-						}
-						if misaligned := selectionOf(t, fake, d, operands, 1); misaligned != aligned {
-							fmt.Fprintf(&table, "%s, misaligned: %s\n", problem, misaligned)
-						}
-					}
-				}
-			}
-		}
+	var text strings.Builder
+	for _, d := range selectionDevices {
+		fmt.Fprintf(&text, "# %s: %d multiprocessors, %d bytes of shared memory, %.0f GB/s\n", d.name, d.numSMs, d.shared, float64(d.bandwidth)/1e9)
 	}
+	writeChanges(t, &text)
+	writeDigests(t, &text)
 	if *coretest.Update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(golden), 0o755))
-		require.NoError(t, os.WriteFile(golden, []byte(table.String()), 0o644))
+		require.NoError(t, os.WriteFile(golden, []byte(text.String()), 0o644))
 	}
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err, "go test -update writes it")
-	wanted, got := strings.Split(string(want), "\n"), strings.Split(table.String(), "\n")
+	wanted, got := strings.Split(string(want), "\n"), strings.Split(text.String(), "\n")
 	for i := range min(len(wanted), len(got)) {
-		require.Equal(t, wanted[i], got[i], "line %d of %s; go test -update rewrites it", i+1, golden)
+		require.Equal(t, wanted[i], got[i], "line %d of %s; go test -update rewrites it. Of a digest, write the launches before and "+
+			"after the change by go test -run TestScanSelection -launches FILE, and compare them", i+1, golden)
 	}
 	require.Equal(t, len(wanted), len(got))
 }
 
-// selectionScans are the kinds of the golden table, with the operands of each of their runs.
-var selectionScans = []struct {
-	kind      string
-	isForward bool
-	operands  [][]string
-}{
-	{"cumsum", false, [][]string{{"dy", "dx"}}},
-	{"cumprod", false, [][]string{{"dy", "x", "dx"}}},
-	{"cummax", false, [][]string{{"dy", "x", "dx"}, {"dy", "indices", "dx"}}},
-	{"logcumsumexp", false, [][]string{{"dy", "x", "dx"}}},
-	{"cumprod", true, [][]string{{"x", "y"}}},
-	{"cummax", true, [][]string{{"x", "y"}, {"x", "y", "indices"}}},
-	{"logcumsumexp", true, [][]string{{"x", "y"}}},
+// writeChanges writes the kernel of a run at length 1, and each length from which it is another
+// one.
+func writeChanges(t *testing.T, text *strings.Builder) {
+	problems := make([]sharedLines, 2*len(selectionSegments)) // for aligned and misaligned operands
+	for k := range problems {
+		problems[k] = sharedLines{}
+	}
+	for _, device := range selectionDevices {
+		fake := device.install(t)
+		for k := range problems {
+			segments, first := selectionSegments[k/2], int64(k%2)
+			for _, scanned := range selectionScans {
+				for _, dtype := range selectionDTypes {
+					text := changes(segments.power, func(length int64) string {
+						shape := []int64{length, segments.count}
+						if segments.dim == 1 {
+							shape = []int64{segments.count, length}
+						}
+						_, launches, err := launchesOf(t, fake, scanned.descriptor(shape, dtype, segments.dim), scanned.operands, first, true)
+						require.NoError(t, err)
+						return kernelOf(t, launches)
+					})
+					problems[k][text] = append(problems[k][text], [3]string{scanned.name, dtype.String(), device.name})
+				}
+			}
+		}
+	}
+	text.WriteString("\n# A line has scans, dtypes and devices, the kernel at length 1, and the lengths from which a run takes another one.\n" +
+		"# Lengths are powers of two, and multiples of 16 between two that differ.\n")
+	for k := range problems {
+		segments := selectionSegments[k/2]
+		fmt.Fprintf(text, "\n# %d %s%s\n%s", segments.count, segments.name, []string{"", ", misaligned by one element"}[k%2], problems[k].text())
+	}
+}
+
+// changes is a function of the length in words: its value at 1, and each length at which it
+// changes. Lengths are the powers of two and, between two of them with different values, the
+// multiples of 16.
+func changes(power int, at func(length int64) string) string {
+	last := at(1)
+	text := "1 " + last
+	var search func(low, high int64, after string)
+	search = func(low, high int64, after string) {
+		switch middle := (low + high) / 2 / 16 * 16; {
+		case after == last:
+		case middle <= low:
+			text, last = fmt.Sprintf("%s, %d %s", text, high, after), after
+		default:
+			search(low, middle, at(middle))
+			search(middle, high, after)
+		}
+	}
+	for k := range power {
+		search(1<<k, 2<<k, at(2<<k))
+	}
+	return text
+}
+
+// selectionKernel finds the name of a kernel in a symbol.
+var selectionKernel = regexp.MustCompile("(row|column)_(packed|resident|tiled|pipelined|cluster)")
+
+// kernelOf is the kernel of the first launch that scans.
+func kernelOf(t *testing.T, launches []coretest.FakeLaunch) string {
+	i := slices.IndexFunc(launches, func(l coretest.FakeLaunch) bool { return selectionKernel.MatchString(l.Symbol) })
+	require.NotEqual(t, -1, i)
+	kernel := selectionKernel.FindString(launches[i].Symbol)
+	if launches[i].Cooperative {
+		kernel += " (cooperative)"
+	}
+	return kernel
+}
+
+// sharedLines are the problems of each text. A problem is a scan, a dtype and a device.
+type sharedLines map[string][][3]string
+
+// text has a line for each text and each set of problems that is a product of scans, dtypes and
+// devices.
+func (s sharedLines) text() string {
+	var lines []string
+	for text, sets := range s {
+		for _, axis := range []int{2, 1, 0} {
+			sets = merged(sets, axis)
+		}
+		for _, set := range sets {
+			lines = append(lines, fmt.Sprintf("%s | %s | %s: %s\n", set[0], set[1], set[2], text))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// merged joins the sets that differ in one axis alone.
+func merged(sets [][3]string, axis int) (joined [][3]string) {
+	at := map[[3]string]int{}
+	for _, set := range sets {
+		others := set
+		others[axis] = ""
+		if i, ok := at[others]; ok {
+			joined[i][axis] += ", " + set[axis]
+			continue
+		}
+		at[others] = len(joined)
+		joined = append(joined, set)
+	}
+	return joined
+}
+
+// writeDigests writes a digest for each device, scan and dtype: of the launches at selectionShapes,
+// with aligned operands and with misaligned ones.
+func writeDigests(t *testing.T, text *strings.Builder) {
+	var every strings.Builder
+	fmt.Fprintf(text, "\n# Digests of the launches of selectionShapes: bfloat16, float32, float64\n")
+	for _, device := range selectionDevices {
+		fake := device.install(t)
+		for _, scanned := range selectionScans {
+			fmt.Fprintf(text, "%-34s", device.name+" "+scanned.name)
+			for _, dtype := range selectionDTypes {
+				digest := crc32.NewIEEE()
+				for _, s := range selectionShapes {
+					for first, layout := range []string{"aligned", "misaligned"} {
+						launches := selectionOf(t, fake, scanned.descriptor(s.shape, dtype, s.dim), scanned.operands, int64(first))
+						line := fmt.Sprintf("%s %s %s %s dim %d %s: %s\n", device.name, scanned.name, tensor.ShapeText(s.shape), dtype, s.dim, layout, launches)
+						every.WriteString(line)
+						_, _ = digest.Write([]byte(line))
+					}
+				}
+				fmt.Fprintf(text, " %08x", digest.Sum32())
+			}
+			text.WriteString("\n")
+		}
+	}
+	if *launchesFile != "" {
+		require.NoError(t, os.WriteFile(*launchesFile, []byte(every.String()), 0o644))
+	}
 }
 
 // selectionOf is the workspace of a problem and its launches, with operands that begin some
@@ -126,16 +274,20 @@ func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operan
 	t.Helper()
 	plan, launches, err := launchesOf(t, fake, d, operands, first, true)
 	require.NoError(t, err)
+	text := fmt.Sprintf("%s, %d bytes", plan.SKU().Kernel, plan.WorkspaceSize())
+	for i := range launches {
+		text += "; " + launchText(t, &launches[i])
+	}
 	if _, spared, err := launchesOf(t, fake, d, operands, first, false); err == nil {
 		require.Equal(t, launches, spared)
 	} else {
 		require.ErrorIs(t, err, errs.ErrWorkspaceTooSmall)
 	}
-	return fmt.Sprintf("%s, %d bytes%s", plan.SKU().Kernel, plan.WorkspaceSize(), launches)
+	return text
 }
 
 // launchesOf are the launches of a run of a new plan.
-func launchesOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operands []string, first int64, hasWorkspace bool) (*core.Plan, string, error) {
+func launchesOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operands []string, first int64, hasWorkspace bool) (*core.Plan, []coretest.FakeLaunch, error) {
 	t.Helper()
 	fake.Launches = nil
 	plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
@@ -150,11 +302,7 @@ func launchesOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operand
 		workspace = tensor.Tensor{}
 	}
 	err = plan.RunOrdered(0, workspace, args)
-	text := ""
-	for i := range fake.Launches {
-		text += "; " + launchText(t, &fake.Launches[i])
-	}
-	return plan, text, err
+	return plan, fake.Launches, err
 }
 
 // launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster,
