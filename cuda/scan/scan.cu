@@ -19,12 +19,7 @@ FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, scan_backward_cumextremum_records, RecordPa
     EXPORT_THREADS(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))
 FOR_EACH_FLOAT(EXPORT_REPAIR)
 
-// Zeroes memory of the workspace: `words` 16-byte words from `data` on.
-struct ClearArgs {
-    uint4* data;
-    i64 words;
-};
-
+// Zeroes memory of the workspace.
 EXPORT_THREADS(scan_clear, kBlockThreads, 1, ClearArgs, {
     const i64 i = static_cast<i64>(blockIdx.x) * kBlockThreads + threadIdx.x;
     if (i < args.words) args.data[i] = make_uint4(0, 0, 0, 0);

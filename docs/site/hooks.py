@@ -44,7 +44,7 @@ LINK = re.compile(
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Check that the reference is complete, fill the patterns of the navigation, and add the extensions of Markdown."""
     try:
-        reference.check(ROOT)
+        reference.check()
     except ValueError as error:
         raise PluginError(str(error)) from error
     found: dict[str, list[str | None]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = {"sternway": "sw", "sternway.torch": "st", "sternway.torch.distributed": "std", "sternway.jax": "sj"}
 """The public modules, and the name under which the documents import each."""
 
-SCANS = list(runpy.run_path(str(ROOT / "python/sternway/_kinds.py"))["KINDS"])
-ERRORS = [
-    "Error",
-    "UnsupportedError",
-    "InvalidProblemError",
-    "BufferTooSmallError",
-    "WorkspaceTooSmallError",
-    "MisalignedOperandError",
-    "DeviceError",
-]
 TEXT = {
     "sternway.__version__": "The version of the installed package, a string; `0+source` if the package was never installed.",
     "sternway.jax.logcumsumexp": "Another name of `sj.cumlogsumexp`.",
@@ -28,9 +17,21 @@ TEXT = {
 """Names that have no docstring of their own."""
 
 
-def plans(*names: str) -> list[str]:
-    """The descriptor and the plan of each problem."""
-    return [name + suffix for name in names for suffix in ("Descriptor", "Plan")]
+def stated(*modules: str) -> list[str]:
+    """The names in `__all__` of some modules, read from their source: functions before classes.
+
+    A package names its modules there, as in `*_scan.__all__`.
+    """
+    names: list[str] = []
+    for module in modules:
+        path = ROOT / "python" / module.replace(".", "/")
+        tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+        assignments = [node for node in tree.body if isinstance(node, ast.Assign)]
+        [value] = [node.value for node in assignments if ast.unparse(node.targets[0]) == "__all__"]
+        for entry in value.elts:
+            part = ast.unparse(entry)
+            names += stated(f"{module}.{part[1:].removesuffix('.__all__')}") if part[0] == "*" else [ast.literal_eval(entry)]
+    return sorted(names, key=lambda name: name[0].isupper())
 
 
 @dataclass(frozen=True)
@@ -76,124 +77,77 @@ PAGES = [
         [
             "sternway._plan.Plan",
             "sternway._descriptor.Descriptor",
-            "PlanPreference",
-            "KernelSku",
-            "PrecisionGuarantee",
-            "info",
-            "get_num_threads",
-            "set_num_threads",
+            *stated("sternway._sku", "sternway._library"),
             "__version__",
         ],
     ),
     Page(
         "scans",
         "Scans",
-        "Cumulative sums, products, maxima, minima and log-sum-exps, and their gradients.",
-        [*(f"{name}_backward" for name in SCANS), *SCANS, *plans("ScanBackward", "Scan")],
+        "The cumulative operations, and their gradients.",
+        stated("sternway._scan", "sternway._scan_forward"),
     ),
-    Page(
-        "rope",
-        "RoPE",
-        "Rotary position embedding and its gradient.",
-        ["rope", "rope_backward", *plans("RopeBackward", "Rope")],
-    ),
+    Page("rope", "RoPE", "Rotary position embedding and its gradient.", stated("sternway._rope")),
     Page(
         "quantization",
         "Quantization",
         "Dequantization and fake quantization with a scale for each token, and their gradients.",
-        [
-            "dequantize_per_token",
-            "dequantize_per_token_backward",
-            "fake_quantize_per_token",
-            "fake_quantize_per_token_backward",
-            *plans("DequantizePerTokenBackward", "DequantizePerToken"),
-            *plans("FakeQuantizePerTokenBackward", "FakeQuantizePerToken"),
-        ],
+        stated("sternway._dequantize", "sternway._fake_quantize"),
     ),
     Page(
         "lerp",
         "Linear interpolation",
         "The gradient of a linear interpolation with broadcasting.",
-        ["lerp_backward", *plans("LerpBackward")],
+        stated("sternway._lerp"),
     ),
     Page(
         "embeddings",
         "Embeddings",
         "Gradients of embeddings and embedding bags, and the unique rows among indices.",
-        [
-            "embedding_backward",
-            "embedding_bag_backward",
-            "embedding_bag_per_sample_weights_backward",
-            "unique_rows",
-            *plans("EmbeddingBackward", "EmbeddingBagBackward", "UniqueRows"),
-        ],
+        stated("sternway._embedding", "sternway._embedding_bag", "sternway._unique_rows"),
     ),
-    Page("errors", "Errors", "Causes and remedies are in [troubleshooting](../troubleshooting.md#errors-by-class).", ERRORS),
+    Page(
+        "errors",
+        "Errors",
+        "Causes and remedies are in [troubleshooting](../troubleshooting.md#errors-by-class).",
+        stated("sternway.errors"),
+    ),
     Page(
         "torch",
         "sternway.torch",
         "Functions and modules for tensors that require gradients, imported as `st`: see [Autograd](../autograd.md).",
-        [
-            "accelerate",
-            *SCANS,
-            "lerp",
-            "rope",
-            "apply_rotary_pos_emb",
-            "rope_tables",
-            "patch_rope",
-            "sternway.torch._patch_rope.RopePatch",
-            "dequantize_per_token",
-            "fake_quantize_per_token",
-            "embedding",
-            "Embedding",
-            "embedding_bag",
-            "EmbeddingBag",
-        ],
+        [*stated("sternway.torch"), "sternway.torch._patch_rope.RopePatch"],
         module="sternway.torch",
     ),
     Page(
         "distributed",
         "sternway.torch.distributed",
         "Operations on tensors that ranks share, imported as `std`: see [More than one GPU](../distributed.md).",
-        [*SCANS, "positions", "ShardedEmbeddingBag"],
+        stated("sternway.torch.distributed"),
         module="sternway.torch.distributed",
     ),
     Page(
         "jax",
         "sternway.jax",
         "Functions for JAX, imported as `sj`: see [JAX](../jax.md).",
-        [
-            *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "logcumsumexp"),
-            "lerp",
-            "rope",
-            "dequantize_per_token",
-            "fake_quantize_per_token",
-            "embedding",
-            "embedding_bag",
-        ],
+        stated("sternway.jax"),
         module="sternway.jax",
     ),
 ]
 
 
-def exported(root: Path) -> list[str]:
-    """The full names in `__all__` of the public modules, read from their source."""
-    names = []
-    for module in PREFIXES:
-        tree = ast.parse((root / "python" / module.replace(".", "/") / "__init__.py").read_text())
-        assignments = [node for node in tree.body if isinstance(node, ast.Assign)]
-        [value] = [node.value for node in assignments if ast.unparse(node.targets[0]) == "__all__"]
-        names += [f"{module}.{name}" for name in ast.literal_eval(value)]
-    return names
+def exported() -> list[str]:
+    """The full names in `__all__` of the public modules."""
+    return [f"{module}.{name}" for module in PREFIXES for name in stated(module)]
 
 
-def check(root: Path) -> None:
+def check() -> None:
     """Compare the pages with the modules.
 
     Raises:
         ValueError: a public name is on no page or on two, or a page has a name that is not public.
     """
-    public = exported(root)
+    public = exported()
     shown = [name for page in PAGES for name in page.public]
     wrong = sorted(name for name in {*public, *shown} if (public.count(name), shown.count(name)) != (1, 1))
     if wrong:
@@ -203,7 +157,7 @@ def check(root: Path) -> None:
 def links() -> dict[str, str]:
     """The place of the object that inline code of a document names: `sw.cumsum`, or an error without its module."""
     found = {name: there for page in PAGES for name, there in page.objects.items() if "." in name and there not in TEXT}
-    return found | {name: f"sternway.{name}" for name in ERRORS if name != "Error"}
+    return found | {name: f"sternway.{name}" for name in stated("sternway.errors") if name != "Error"}
 
 
 def resolved(name: str, path: str) -> str | None:

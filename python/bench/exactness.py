@@ -15,7 +15,7 @@ from .. import _scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.rope import frequencies
-from .._cases.scan import DEFINITIONS
+from .._cases.scan_definitions import DEFINITIONS
 from .._cases.table import Table, shape_text
 from .._rope import rope_backward
 from .kernels import kernels_of
@@ -75,7 +75,7 @@ def hard_cases(device: str) -> Iterator[Row]:
         operands = (dy,) if kind == "cumsum" else (dy, x)
         backward = functools.partial(getattr(_scan, f"{kind}_backward"), *operands)
         kernel, ours = kernels_of(backward), backward()
-        truth, _ = DEFINITIONS[kind](dy.double(), x.double())
+        truth, _ = DEFINITIONS[kind].gradient(dy.double(), x.double())
         yield (
             f"scan_backward({kind})",
             name,

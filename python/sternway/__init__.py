@@ -8,117 +8,51 @@
 Functions take arrays of any library that speaks DLPack; plans are for calls that repeat; ``sternway.torch`` is for autograd.
 """
 
-from ._dequantize import (
-    DequantizePerTokenBackwardDescriptor,
-    DequantizePerTokenBackwardPlan,
-    DequantizePerTokenDescriptor,
-    DequantizePerTokenPlan,
-    dequantize_per_token,
-    dequantize_per_token_backward,
+from . import (
+    _dequantize,
+    _embedding,
+    _embedding_bag,
+    _fake_quantize,
+    _lerp,
+    _library,
+    _rope,
+    _scan,
+    _scan_forward,
+    _sku,
+    _unique_rows,
+    errors,
 )
-from ._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan, embedding_backward
-from ._embedding_bag import (
-    EmbeddingBagBackwardDescriptor,
-    EmbeddingBagBackwardPlan,
-    embedding_bag_backward,
-    embedding_bag_per_sample_weights_backward,
-)
-from ._fake_quantize import (
-    FakeQuantizePerTokenBackwardDescriptor,
-    FakeQuantizePerTokenBackwardPlan,
-    FakeQuantizePerTokenDescriptor,
-    FakeQuantizePerTokenPlan,
-    fake_quantize_per_token,
-    fake_quantize_per_token_backward,
-)
-from ._lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
-from ._library import get_num_threads, info, set_num_threads
+from ._dequantize import *
+from ._embedding import *
+from ._embedding_bag import *
+from ._fake_quantize import *
+from ._lerp import *
+from ._library import *
 from ._plan import Plan
-from ._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan, rope, rope_backward
-from ._scan import (
-    ScanBackwardDescriptor,
-    ScanBackwardPlan,
-    cummax_backward,
-    cummin_backward,
-    cumprod_backward,
-    cumsum_backward,
-    logcumsumexp_backward,
-)
-from ._scan_forward import ScanDescriptor, ScanPlan, cummax, cummin, cumprod, cumsum, logcumsumexp
-from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
+from ._rope import *
+from ._scan import *
+from ._scan_forward import *
+from ._sku import *
 from ._tracing import keep_untraced
-from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
-from .errors import (
-    BufferTooSmallError,
-    DeviceError,
-    Error,
-    InvalidProblemError,
-    MisalignedOperandError,
-    UnsupportedError,
-    WorkspaceTooSmallError,
-)
+from ._unique_rows import *
+from .errors import *
 
 __all__ = [
-    "BufferTooSmallError",
-    "DequantizePerTokenBackwardDescriptor",
-    "DequantizePerTokenBackwardPlan",
-    "DequantizePerTokenDescriptor",
-    "DequantizePerTokenPlan",
-    "DeviceError",
-    "EmbeddingBackwardDescriptor",
-    "EmbeddingBackwardPlan",
-    "EmbeddingBagBackwardDescriptor",
-    "EmbeddingBagBackwardPlan",
-    "Error",
-    "FakeQuantizePerTokenBackwardDescriptor",
-    "FakeQuantizePerTokenBackwardPlan",
-    "FakeQuantizePerTokenDescriptor",
-    "FakeQuantizePerTokenPlan",
-    "InvalidProblemError",
-    "KernelSku",
-    "LerpBackwardDescriptor",
-    "LerpBackwardPlan",
-    "MisalignedOperandError",
-    "PlanPreference",
-    "PrecisionGuarantee",
-    "RopeBackwardDescriptor",
-    "RopeBackwardPlan",
-    "RopeDescriptor",
-    "RopePlan",
-    "ScanBackwardDescriptor",
-    "ScanBackwardPlan",
-    "ScanDescriptor",
-    "ScanPlan",
-    "UniqueRowsDescriptor",
-    "UniqueRowsPlan",
-    "UnsupportedError",
-    "WorkspaceTooSmallError",
-    "__version__",
-    "cummax",
-    "cummax_backward",
-    "cummin",
-    "cummin_backward",
-    "cumprod",
-    "cumprod_backward",
-    "cumsum",
-    "cumsum_backward",
-    "dequantize_per_token",
-    "dequantize_per_token_backward",
-    "embedding_backward",
-    "embedding_bag_backward",
-    "embedding_bag_per_sample_weights_backward",
-    "fake_quantize_per_token",
-    "fake_quantize_per_token_backward",
-    "get_num_threads",
-    "info",
-    "lerp_backward",
-    "logcumsumexp",
-    "logcumsumexp_backward",
-    "rope",
-    "rope_backward",
-    "set_num_threads",
-    "unique_rows",
+    "__version__",  # noqa: F405 - of __getattr__
+    *_dequantize.__all__,
+    *_embedding.__all__,
+    *_embedding_bag.__all__,
+    *_fake_quantize.__all__,
+    *_lerp.__all__,
+    *_library.__all__,
+    *_rope.__all__,
+    *_scan.__all__,
+    *_scan_forward.__all__,
+    *_sku.__all__,
+    *_unique_rows.__all__,
+    *errors.__all__,
 ]
+"""Each module states its public names."""
 
 keep_untraced(_function for _name in __all__ if callable(_function := globals().get(_name)) and not isinstance(_function, type))
 keep_untraced((Plan.select.__func__, Plan.run, Plan.can_implement))  # type: ignore[attr-defined]

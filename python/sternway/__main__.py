@@ -117,14 +117,14 @@ def installed(package: str) -> str | None:
 
 def run_selftest(options: argparse.Namespace) -> int:
     """Compare every case with float64."""
-    from ._cases.selftest import selftest
+    from ._selftest import selftest
 
     return selftest(options.device, quiet=options.quiet)
 
 
 def run_demo(options: argparse.Namespace) -> int:
     """Run every case on real data."""
-    from ._cases.demo import demo
+    from ._demo import demo
 
     return demo(quiet=options.quiet)
 

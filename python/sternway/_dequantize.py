@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
     Outputs = DLPackArray | Sequence[DLPackArray | None] | None
 
+__all__ = [
+    "DequantizePerTokenBackwardDescriptor",
+    "DequantizePerTokenBackwardPlan",
+    "DequantizePerTokenDescriptor",
+    "DequantizePerTokenPlan",
+    "dequantize_per_token",
+    "dequantize_per_token_backward",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class BaseDequantizeDescriptor(Descriptor):

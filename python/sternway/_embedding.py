@@ -15,6 +15,8 @@ from ._lent import Lent
 from ._operands import refuse_recorded
 from ._types import ArrayT, DLPackArray, FloatDType, IndexDType
 
+__all__ = ["EmbeddingBackwardDescriptor", "EmbeddingBackwardPlan", "embedding_backward"]
+
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingBackwardDescriptor(Descriptor):

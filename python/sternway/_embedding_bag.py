@@ -13,6 +13,13 @@ from ._descriptor import Descriptor
 from ._sku import PlanPreference
 from ._types import ArrayT, BagMode, DLPackArray, FloatDType, IndexDType
 
+__all__ = [
+    "EmbeddingBagBackwardDescriptor",
+    "EmbeddingBagBackwardPlan",
+    "embedding_bag_backward",
+    "embedding_bag_per_sample_weights_backward",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingBagBackwardDescriptor(Descriptor):

@@ -16,6 +16,15 @@ from ._descriptor import Descriptor
 from ._quantize import ScaleT, ZeroPointT, gradient_rows, of_operands
 from ._types import ArrayT, DLPackArray, FloatDType
 
+__all__ = [
+    "FakeQuantizePerTokenBackwardDescriptor",
+    "FakeQuantizePerTokenBackwardPlan",
+    "FakeQuantizePerTokenDescriptor",
+    "FakeQuantizePerTokenPlan",
+    "fake_quantize_per_token",
+    "fake_quantize_per_token_backward",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class BaseFakeQuantizeDescriptor(Descriptor):

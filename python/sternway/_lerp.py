@@ -15,6 +15,8 @@ from ._descriptor import Descriptor, is_numpy_bool, normalized
 from ._operands import refuse_recorded
 from ._types import ArrayT, DLPackArray, FloatDType, LerpGradient
 
+__all__ = ["LerpBackwardDescriptor", "LerpBackwardPlan", "lerp_backward"]
+
 
 @dataclasses.dataclass(frozen=True)
 class LerpBackwardDescriptor(Descriptor):

@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 from . import errors
 from ._show import Info
 
+__all__ = ["get_num_threads", "info", "set_num_threads"]
+
 log = logging.getLogger("sternway")
 log_runs = False
 

@@ -12,6 +12,8 @@ from ._descriptor import Descriptor
 from ._rope_options import Options, extents, num_heads, options_of, refuse_complex
 from ._types import Angle, ArrayT, DLPackArray, FloatDType, Layout, Pairing
 
+__all__ = ["RopeBackwardDescriptor", "RopeBackwardPlan", "RopeDescriptor", "RopePlan", "rope", "rope_backward"]
+
 
 @dataclasses.dataclass(frozen=True)
 class BaseRopeDescriptor(Descriptor):

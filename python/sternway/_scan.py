@@ -1,4 +1,4 @@
-"""Gradients of the cumulative operations: cumsum, cumprod, cummax, cummin, logcumsumexp."""
+"""Gradients of the cumulative operations. A kind is its function here, and its name in ``__all__``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from . import _outputs, _plan, errors
 from ._arrays import device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
 from ._types import ArrayT, DLPackArray, FloatDType, ScanKind, Tie
+
+__all__ = [
+    "ScanBackwardDescriptor",
+    "ScanBackwardPlan",
+    "cummax_backward",
+    "cummin_backward",
+    "cumprod_backward",
+    "cumsum_backward",
+    "logcumsumexp_backward",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +64,12 @@ class ScanBackwardDescriptor(BaseScanDescriptor):
 class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
     """Plan of the backward of a cumulative operation. ``select`` makes it and ``run`` executes it.
 
-    Every operand but the carries has the descriptor's shape. The formulas are in :func:`cumsum_backward`,
-    :func:`cumprod_backward`, :func:`cummax_backward`, :func:`cummin_backward` and :func:`logcumsumexp_backward`.
+    Every operand but the carries has the descriptor's shape. The formula of a kind is in its function, such as
+    :func:`cumsum_backward`.
 
     Operands:
         dy: input, the upstream gradient.
-        x: input of the forward; for cumprod and logcumsumexp, and for cummax and cummin unless indices are given.
+        x: input of the forward; not for cumsum, nor if indices are given.
         indices: input, int64 positions along ``dim`` that the forward returned; for cummax and cummin instead of x.
         dx: output; it may be left out if dcarry_in is given.
         carry_in: input, the carry_in of the forward (:class:`ScanPlan`); not for cumsum.

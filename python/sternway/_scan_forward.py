@@ -1,4 +1,4 @@
-"""The cumulative operations: cumsum, cumprod, cummax, cummin, logcumsumexp."""
+"""The cumulative operations. A kind is its function here, and its name in ``__all__``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, ScanKind, ShapeT, T
 if TYPE_CHECKING:
     from numpy import dtype, int64, ndarray
 
+__all__ = ["ScanDescriptor", "ScanPlan", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 IndicesT = TypeVar("IndicesT", bound=DLPackArray)
 
 
@@ -23,7 +25,7 @@ class ScanDescriptor(BaseScanDescriptor):
     """A cumulative operation along one dimension.
 
     Args:
-        kind: "cumsum", "cumprod", "cummax", "cummin" or "logcumsumexp".
+        kind: the name of the function that computes it, such as "cumsum".
         shape: the shape of every operand, of up to 8 dimensions; required.
         dtype: the dtype of x and y: float32, float64, float16 or bfloat16; required.
         dim: the scanned dimension; a negative one counts from the end.
@@ -49,8 +51,8 @@ class ScanDescriptor(BaseScanDescriptor):
 class ScanPlan(_plan.Plan[ScanDescriptor]):
     """Plan of a cumulative operation. ``select`` makes it and ``run`` executes it.
 
-    Every operand but the carries has the descriptor's shape. The formulas are in :func:`cumsum`, :func:`cumprod`,
-    :func:`cummax`, :func:`cummin` and :func:`logcumsumexp`.
+    Every operand but the carries has the descriptor's shape. The formula of a kind is in its function, such as
+    :func:`cumsum`.
 
     Operands:
         x: input.

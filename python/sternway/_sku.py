@@ -8,6 +8,8 @@ from typing import Any
 from ._descriptor import normalize_fields
 from ._show import Shown
 
+__all__ = ["KernelSku", "PlanPreference", "PrecisionGuarantee"]
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanPreference(Shown):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     Ints = ndarray[tuple[int], dtype[int64]]
 
+__all__ = ["UniqueRowsDescriptor", "UniqueRowsPlan", "unique_rows"]
+
 
 @dataclasses.dataclass(frozen=True)
 class UniqueRowsDescriptor(Descriptor):

@@ -14,6 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+__all__ = [
+    "BufferTooSmallError",
+    "DeviceError",
+    "Error",
+    "InvalidProblemError",
+    "MisalignedOperandError",
+    "UnsupportedError",
+    "WorkspaceTooSmallError",
+]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

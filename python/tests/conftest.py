@@ -40,7 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="run every combination of parameters, and new random examples")
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="run every combination of parameters, new random examples, and the tests marked nightly",
+    )
     parser.addoption("--ulp", action="store_true", help="print the largest error of each output, ours and torch's")
 
 
@@ -82,6 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         groups[item.module, item.cls, item.originalname if params else item.name, where].append(item)
     if not support.ALL:
         kept = {item for group in groups.values() for item in (chosen(group) if len(group) > 1 else group)}
+        kept = {item for item in kept if not item.get_closest_marker("nightly")}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
     for item in items:
@@ -107,7 +112,8 @@ def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-RANKS = [("cpu", 2), ("cpu", 4), pytest.param(("cuda", 2), marks=pytest.mark.gpu)]
+# Of four ranks the first, the last and those between differ, as of no other number.
+RANKS = [pytest.param(("cpu", 2), marks=pytest.mark.nightly), ("cpu", 4), pytest.param(("cuda", 2), marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(scope="module", params=RANKS, ids=lambda param: f"{param[1]} on {param[0]}")

@@ -53,6 +53,16 @@ def pairwise(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [tuple(axis[k] for axis, k in zip(table, row, strict=True)) for row in chosen]
 
 
+def gradcheck(function: Callable[..., Any], inputs: Any, **options: Any) -> bool:
+    """torch.autograd.gradcheck, by one random projection of the Jacobian, or with ``--all`` element by element."""
+    return torch.autograd.gradcheck(function, inputs, fast_mode=not ALL, **options)
+
+
+def gradgradcheck(function: Callable[..., Any], inputs: Any, **options: Any) -> bool:
+    """torch.autograd.gradgradcheck, in the way of gradcheck."""
+    return torch.autograd.gradgradcheck(function, inputs, fast_mode=not ALL, **options)
+
+
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,13 +23,14 @@ import pytest
 import torch
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import exactness, growth, report, sparse
+from sternway.bench import exactness, growth, report, run, sparse
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from support import FLOATS, name_of
 
 import sternway
 import sternway.torch as st
+from sternway.__main__ import shapes
 from sternway._cases.progress import Progress
 from sternway._cases.table import Table
 
@@ -86,11 +89,9 @@ def test_selftest() -> None:
 
 def test_bench_of_given_shapes() -> None:
     """Rows of the shapes that were asked for, of the cases that have any on this device."""
-    chosen = ("--rows", "cummin, dim 0", "--shapes", "33x65,64x129x3")
-    text = sternway_command("bench", "scan", "--device", "cpu", "--quiet", *chosen, errors="")
-    rows = [line for line in text.splitlines() if line.startswith("scan")]
-    assert len(rows) == 2 * 2 * len(FLOATS), text  # the operation and its gradient, of two shapes
-    assert all("33x65" in row or "64x129x3" in row for row in rows), text
+    options = Namespace(family="scan", rows="cummin, dim 0", shapes=shapes("33x65,64x129x3"), quick=False)
+    found = Counter(shape for _, shape, _ in run.rows(options, "cpu"))
+    assert found == dict.fromkeys(options.shapes, 2 * len(FLOATS)), "the operation and its gradient"
 
 
 def test_csv_of_bench(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance
-from families import DEQUANTIZE, DEQUANTIZE_FORWARD, make
-from families.dequantize import INTEGERS, ZERO_POINTS
+from families import make
+from families.dequantize import DEQUANTIZE, DEQUANTIZE_FORWARD, INTEGERS, ZERO_POINTS
 from support import BF16, F16, F32, F64
 
 import sternway as sw

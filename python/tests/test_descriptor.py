@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import EMBEDDING, EMBEDDING_BAG, LERP, ROPE, ROPE_FORWARD, Family, make
+from families import Family, make
+from families.embedding import EMBEDDING
+from families.embedding_bag import EMBEDDING_BAG
+from families.lerp import LERP
+from families.rope import ROPE, ROPE_FORWARD
 from support import F32, FLOATS, name_of
 
 import sternway as sw

@@ -22,7 +22,10 @@ if not EXAMPLES:
 
 RANKS = 2
 TIMEOUT = 120.0  # seconds
-COMMANDS = [(path.name,) for path in EXAMPLES] + [("context_parallel_llama.py", "--order", "zigzag")]
+COMMANDS = [
+    *((path.name,) for path in EXAMPLES),
+    pytest.param(("context_parallel_llama.py", "--order", "zigzag"), marks=pytest.mark.nightly),
+]
 
 
 def torchrun(name: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import F32, F64, Subclass
+from support import F32, F64, Subclass, gradcheck, gradgradcheck
 from test_torch import NAMES, SAVING, calls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -76,8 +76,8 @@ def test_the_function_that_does_it(name: str, way: str, device: str) -> None:
 def test_first_and_second_derivatives(name: str, device: str) -> None:
     function, inputs = given(name, device, F64)
     if name not in STEPPED:
-        assert torch.autograd.gradcheck(function, inputs)
-        assert torch.autograd.gradgradcheck(function, inputs)
+        assert gradcheck(function, inputs)
+        assert gradgradcheck(function, inputs)
     first = torch.autograd.grad(function(*inputs).square().sum(), inputs, create_graph=True)
     second = torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance, same_bits
-from families import EMBEDDING, make
+from families import make
+from families.embedding import EMBEDDING
 from support import BF16, F32, F64, FLOATS, Snapshot, name_of
 
 import sternway as sw

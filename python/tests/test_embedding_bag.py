@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance, same_bits
-from families import EMBEDDING_BAG, make
-from families.embedding_bag import MODES
+from families import make
+from families.embedding_bag import EMBEDDING_BAG, MODES
 from hypothesis import given
 from hypothesis import strategies as hs
-from support import F32, F64, FLOATS, Snapshot, free_memory, name_of
-from torch.autograd.gradcheck import gradcheck, gradgradcheck
+from support import F32, F64, FLOATS, Snapshot, free_memory, gradcheck, gradgradcheck, name_of
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
@@ -494,7 +493,7 @@ def test_counts_of_a_gpu() -> None:
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("rows", [2**31 + 5, 2**32 + 5])
+@pytest.mark.parametrize("rows", [2**31 + 5, pytest.param(2**32 + 5, marks=pytest.mark.nightly)])
 def test_more_rows_than_32_bits(rows: int, mode: str) -> None:
     """A table of float16 with one column; 2^32 + 5 rows are numbered in 64 bits."""
     require_memory(rows * 2 / 2**30 + 3)
@@ -518,7 +517,7 @@ def test_more_rows_than_32_bits(rows: int, mode: str) -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-@pytest.mark.parametrize("total", [2**31 + 5, 2**32 + 5])
+@pytest.mark.parametrize("total", [2**31 + 5, pytest.param(2**32 + 5, marks=pytest.mark.nightly)])
 def test_more_positions_than_32_bits(total: int) -> None:
     """Expanded indices and weights: the gradient of the weights, and that of a table of padding alone."""
     require_memory(total * 2 / 2**30 + 3)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import BF16, F16, F32, F64, is_ours
-from torch.autograd.gradcheck import gradcheck, gradgradcheck
+from support import BF16, F16, F32, F64, gradcheck, gradgradcheck, is_ours
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw

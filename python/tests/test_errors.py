@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from families import DEQUANTIZE, FAKE_QUANTIZE, LERP, Family, make
+from families import Family, make
+from families.dequantize import DEQUANTIZE
+from families.fake_quantize import FAKE_QUANTIZE
+from families.lerp import LERP
 from interpreter import python
 from support import F32, Snapshot, one_sentence
 
@@ -391,13 +394,17 @@ def test_classes_have_public_names(name: str) -> None:
 
 INTEGERS = np.ones((1, 1, 2, 2), np.int64)
 ROW = np.ones((2, 2))
+
+
+def gradient_of(kind: str) -> Callable[[Any], Any]:
+    """The gradient of a scan of one array, which is x, too."""
+    return lambda x: getattr(sw, f"{kind}_backward")(*((x, x) if KINDS[kind].operands else (x,)))
+
+
 OF_INTEGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     **{name: (getattr(sw, name), "x") for name in (*KINDS, "rope")},
-    **{name: (getattr(sw, name), "dy") for name in ("cumsum_backward", "rope_backward")},
-    **{
-        name: (lambda x, name=name: getattr(sw, name)(x, x), "dy")
-        for name in ("cumprod_backward", "cummax_backward", "cummin_backward", "logcumsumexp_backward")
-    },
+    **{f"{name}_backward": (gradient_of(name), "dy") for name in KINDS},
+    "rope_backward": (sw.rope_backward, "dy"),
     "lerp_backward": (lambda x: sw.lerp_backward(x, 0.5), "dy"),
     "dequantize_per_token": (lambda x: sw.dequantize_per_token(x, ROW[None]), "q"),
     "dequantize_per_token's scale": (lambda x: sw.dequantize_per_token(x.astype("b"), x[..., 0]), "scale"),

@@ -108,11 +108,10 @@ def test_the_gradient_survives(name: str, strict: bool) -> None:
     torch.testing.assert_close(*second)
 
 
-@STRICT
 @ALL
-def test_from_a_file(name: str, strict: bool) -> None:
+def test_from_a_file(name: str) -> None:
     module, file = Module(DROP_INS[name]), io.BytesIO()
-    torch.export.save(exported(module, sample(), strict), file)
+    torch.export.save(exported(module, sample(), strict=False), file)
     file.seek(0)
     graph, x = torch.export.load(file).module(), sample(7)
     for ours, eager in zip(gradients(graph, x), gradients(module, x), strict=True):

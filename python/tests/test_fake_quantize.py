@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance
-from families import FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD, make
+from families import make
 from families.dequantize import INTEGERS, ZERO_POINTS
+from families.fake_quantize import FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD
 from support import BF16, F16, F32, F64
 
 import sternway as sw

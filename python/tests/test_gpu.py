@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from conformance import same_bits
-from families import FAMILIES, LERP, Family, make
+from families import FAMILIES, Family, make
+from families.lerp import LERP
 from support import F32
 
 import sternway as sw

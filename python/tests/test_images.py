@@ -77,7 +77,7 @@ def test_headers_of_a_source(kernels: Any) -> None:
     """An image depends on every header that is included, also from folders, and on no other."""
     cuda = kernels.SOURCES
     files = {str(file.relative_to(cuda)) for file in kernels.files_of(cuda / "scan/scan_logcumsumexp.cu")}
-    assert {"common/dtype.cuh", "scan/export.cuh", "scan/state/args.cuh", "scan/kinds/logcumsumexp.cuh"} <= files
+    assert {"common/dtype.cuh", "scan/export.cuh", "scan/state/operands.cuh", "scan/kinds/logcumsumexp.cuh"} <= files
     assert not {file for file in files if file.startswith(("embedding/", "scan/kinds/cumprod"))}
     everything = {file for source in cuda.rglob("*.cu") for file in kernels.files_of(source)}
     assert everything == {*cuda.rglob("*.cu"), *cuda.rglob("*.cuh")}, "no header is left that nothing includes"

@@ -414,7 +414,7 @@ def test_a_traced_number_is_not_rounded_before_lerp_subtracts_it() -> None:
     assert (dweight.dtype, float(dweight)) == (jnp.float32, 8.0)
 
 
-@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
+@pytest.mark.parametrize("kind", [name for name in sj.__all__ if name.startswith("cum")])
 def test_scan_of_a_number(kind: str) -> None:
     """A row of length 1, also under jit, vmap and grad. It alone finds a scan that takes arrays of rank 1 or more alone."""
     scan, x = getattr(sj, kind), jnp.float32(3.0)

@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import decimal
 import fractions
+import functools
 import inspect
 import itertools
 from collections import OrderedDict, deque
@@ -86,6 +87,7 @@ def endless() -> list[Any]:
     return x
 
 
+@functools.cache
 def nested(depth: int) -> list[Any]:
     x: list[Any] = []
     for _ in range(depth):
@@ -135,11 +137,8 @@ JUNK = (*((lambda value=value: value) for value in VALUES), *MAKERS)
 X, IDS, SCALE = torch.ones(2, 3), torch.tensor([[0, 1], [1, 2]]), torch.ones(2)
 FUNCTIONS: dict[str, dict[str, Any]] = {
     **{name: {"x": X} for name in KINDS},
-    "cumsum_backward": {"dy": X},
-    "cumprod_backward": {"dy": X, "x": X},
-    "cummax_backward": {"dy": X, "x": X},
+    **{f"{name}_backward": {"dy": X, **dict.fromkeys(kind.operands[:1], X)} for name, kind in KINDS.items()},
     "cummin_backward": {"dy": X, "indices": torch.zeros(2, 3, dtype=torch.int64), "x": None},
-    "logcumsumexp_backward": {"dy": X, "x": X},
     "lerp_backward": {"dy": X, "weight": 0.5, "a": X, "b": X, "needs": ("da", "dweight")},
     "rope": {"x": X.new_ones(1, 1, 2, 2)},
     "rope_backward": {"dy": X.new_ones(1, 1, 2, 2)},

@@ -44,7 +44,7 @@ LAYERS = {
     "cases": Layer("sternway._cases*", "leaves library core torch PyTorch", "they call operations in the ways of users"),
     "bench": Layer("sternway.bench*", "leaves library core cases torch distributed jax PyTorch JAX", "it measures all of it"),
     "commands": Layer(
-        "sternway.__main__ sternway._cases.demo sternway._cases.selftest",
+        "sternway.__main__ sternway._demo sternway._selftest",
         "leaves core cases bench PyTorch",
         "`python -m sternway` runs them",
     ),

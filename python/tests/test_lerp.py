@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from conformance import Conformance
-from families import LERP, make
+from families import make
+from families.lerp import LERP
 from support import F16, F32, F64, FLOATS, check, free_memory, name_of, summed
 from torch.testing._internal.common_methods_invocations import op_db
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, ROPE, ROPE_FORWARD, Family, Problem, make
+from families import FAMILIES, Family, Problem, make
 from families.base import Tensors
+from families.rope import ROPE, ROPE_FORWARD
 from support import F32, Subclass
 from torch.autograd import forward_ad
 

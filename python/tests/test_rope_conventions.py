@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import BF16, F16, F32, F64, refusal
+from support import BF16, F16, F32, F64, gradcheck, gradgradcheck, refusal
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 import sternway as sw
 import sternway.torch as st

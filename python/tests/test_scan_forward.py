@@ -1,16 +1,17 @@
-"""The five forward scans: lengths, special values, products that leave the range, ties, indices, outputs of functions."""
+"""The forward scans: lengths, special values, products that leave the range, ties, indices, outputs of functions."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+import operator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conformance import Conformance
-from families import FORWARD_SCANS, Family, Problem, make
-from families.scan import back, places, rows_of
+from families import Family, Problem, make
+from families.scan import FORWARD_SCANS, back, places, rows_of
 from support import (
     BF16,
     DIRECTIONS,
@@ -28,14 +29,15 @@ from support import (
 )
 
 import sternway as sw
+from sternway._kinds import EXTREMA
 
 INF, NAN = math.inf, math.nan
 # One and two; around a warp and a group of lanes; where rows need no tiles; rows that are cut into parts.
 LENGTHS = (1, 2, 31, 32, 33, 100, 130, 1000, 8192, 65536)
 # Vectors of four, full or not; where sums in float64 are compensated; where rows need no transposition.
 SHORT_LENGTHS = (1, 3, 4, 5, 8, 16, 17, 127, 128)
-CUMSUM_FORWARD, CUMPROD_FORWARD, CUMMAX_FORWARD, CUMMIN_FORWARD, LOGCUMSUMEXP_FORWARD = FORWARD_SCANS
-EACH_SCAN = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
+NAME = operator.attrgetter("name")
+EACH_SCAN = pytest.mark.parametrize("scan", FORWARD_SCANS.values(), ids=NAME)
 
 
 def problem_of(family: Family, x: torch.Tensor, **fields: Any) -> Problem:
@@ -103,7 +105,7 @@ class Scans(Conformance):
 
 
 class TestCumsum(Scans):
-    family = CUMSUM_FORWARD
+    family = FORWARD_SCANS["cumsum"]
 
     def test_16_bit_sums_are_carried_in_float32(self, device: str) -> None:
         """8192 terms in bfloat16, of which a sum in bfloat16 loses 4 percent; and 65536 ones."""
@@ -153,7 +155,7 @@ PRODUCTS: dict[str, tuple[list[float], list[float], tuple[torch.dtype, ...]]] = 
 
 
 class TestCumprod(Scans):
-    family = CUMPROD_FORWARD
+    family = FORWARD_SCANS["cumprod"]
 
     @DIRECTIONS
     @pytest.mark.parametrize(
@@ -195,25 +197,23 @@ class TestCumprod(Scans):
 
 
 # kind, tie, x, indices
-TIES: dict[str, tuple[Family, str, list[float], list[int]]] = {
-    "the last": (CUMMAX_FORWARD, "last", [1, 3, 2, 3, 0], [0, 1, 1, 3, 3]),
-    "the first": (CUMMAX_FORWARD, "first", [1, 3, 2, 3, 0], [0, 1, 1, 1, 1]),
-    "the last minimum": (CUMMIN_FORWARD, "last", [2, 1, 1, 5], [0, 1, 2, 2]),
-    "the first minimum": (CUMMIN_FORWARD, "first", [2, 1, 1, 5], [0, 1, 1, 1]),
-    "zeros of both signs": (CUMMAX_FORWARD, "last", [0.0, -0.0, 0.0], [0, 1, 2]),
-    "zeros of both signs, the first": (CUMMAX_FORWARD, "first", [-0.0, 0.0], [0, 0]),
-    "NaN, the last": (CUMMAX_FORWARD, "last", [1, NAN, 5, NAN, INF], [0, 1, 1, 3, 3]),
-    "NaN, the first": (CUMMAX_FORWARD, "first", [1, NAN, 5, NAN, INF], [0, 1, 1, 1, 1]),
-    "NaN beats minima": (CUMMIN_FORWARD, "first", [1, NAN, -INF, NAN], [0, 1, 1, 1]),
-    "-inf alone": (CUMMAX_FORWARD, "first", [-INF, -INF, 1], [0, 0, 2]),
-    "-inf alone, the last": (CUMMAX_FORWARD, "last", [-INF, -INF], [0, 1]),
-    "inf for minima": (CUMMIN_FORWARD, "last", [INF, INF, 1], [0, 1, 2]),
+TIES: dict[str, tuple[str, str, list[float], list[int]]] = {
+    "the last": ("cummax", "last", [1, 3, 2, 3, 0], [0, 1, 1, 3, 3]),
+    "the first": ("cummax", "first", [1, 3, 2, 3, 0], [0, 1, 1, 1, 1]),
+    "the last minimum": ("cummin", "last", [2, 1, 1, 5], [0, 1, 2, 2]),
+    "the first minimum": ("cummin", "first", [2, 1, 1, 5], [0, 1, 1, 1]),
+    "zeros of both signs": ("cummax", "last", [0.0, -0.0, 0.0], [0, 1, 2]),
+    "zeros of both signs, the first": ("cummax", "first", [-0.0, 0.0], [0, 0]),
+    "NaN, the last": ("cummax", "last", [1, NAN, 5, NAN, INF], [0, 1, 1, 3, 3]),
+    "NaN, the first": ("cummax", "first", [1, NAN, 5, NAN, INF], [0, 1, 1, 1, 1]),
+    "NaN beats minima": ("cummin", "first", [1, NAN, -INF, NAN], [0, 1, 1, 1]),
+    "-inf alone": ("cummax", "first", [-INF, -INF, 1], [0, 0, 2]),
+    "-inf alone, the last": ("cummax", "last", [-INF, -INF], [0, 1]),
+    "inf for minima": ("cummin", "last", [INF, INF, 1], [0, 1, 2]),
 }
 
 
 class Extrema(Scans):
-    sign: ClassVar[int]
-
     def compare(self, x: torch.Tensor, dim: int, reverse: bool, tie: str, layout: str = "contiguous") -> None:
         """A run of a plan with indices, against the positions by definition; values are x there, bit for bit."""
         problem = problem_of(self.family, x, dim=dim, reverse=reverse, tie=tie)
@@ -223,8 +223,8 @@ class Extrema(Scans):
         problem.plan().run(x=x, y=y.tensor, indices=indices.tensor)
         before.check()
         values, found = y.take(), indices.take()
-        rows = rows_of(x, dim, reverse)
-        want = back(places(self.sign, rows, tie), x, dim, reverse).long()
+        rows, sign = rows_of(x, dim, reverse), 1 if self.family is FORWARD_SCANS["cummax"] else -1
+        want = back(places(sign, rows, tie), x, dim, reverse).long()
         n = x.shape[dim]
         want = n - 1 - want if reverse else want
         assert torch.equal(found, want)
@@ -238,12 +238,11 @@ class Extrema(Scans):
 
     @DIRECTIONS
     def test_ties(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
-        for family, tie, row, want in TIES.values():
-            if family is self.family:
+        for kind, tie, row, want in TIES.values():
+            if self.family is FORWARD_SCANS[kind]:
                 x = torch.tensor(row, dtype=dtype, device=device)
                 x = x.flip(0) if reverse else x
-                kind = getattr(sw, family.name.removesuffix("_forward"))
-                indices = kind(x, reverse=reverse, tie=tie)[1].tolist()
+                indices = getattr(sw, kind)(x, reverse=reverse, tie=tie)[1].tolist()
                 assert (indices[::-1] if reverse else indices) == [len(row) - 1 - k if reverse else k for k in want], (tie, row)
 
     @DIRECTIONS
@@ -309,16 +308,6 @@ class Extrema(Scans):
         assert indices.dtype == np.int64
 
 
-class TestCummax(Extrema):
-    family = CUMMAX_FORWARD
-    sign = 1
-
-
-class TestCummin(Extrema):
-    family = CUMMIN_FORWARD
-    sign = -1
-
-
 # x and y
 SOFTS: dict[str, tuple[list[float], list[float]]] = {
     "all -inf": ([-INF, -INF], [-INF, -INF]),
@@ -332,7 +321,7 @@ SOFTS: dict[str, tuple[list[float], list[float]]] = {
 
 
 class TestLogcumsumexp(Scans):
-    family = LOGCUMSUMEXP_FORWARD
+    family = FORWARD_SCANS["logcumsumexp"]
 
     @DIRECTIONS
     @pytest.mark.parametrize(("x", "want"), SOFTS.values(), ids=SOFTS.keys())
@@ -357,6 +346,12 @@ class TestLogcumsumexp(Scans):
             torch.testing.assert_close(y[1].double(), torch.tensor(-40.0, dtype=F64).exp(), rtol=1e-6, atol=0)
 
 
+# A kind that has no class above runs the tests of all kinds.
+for _kind, _scan in FORWARD_SCANS.items():
+    _name, _base = f"Test{_kind.title()}", Extrema if _kind in EXTREMA else Scans
+    globals().setdefault(_name, type(_name, (_base,), {"family": _scan}))
+
+
 @EACH_SCAN
 def test_wrong_calls(scan: Family) -> None:
     kind = scan.name.removesuffix("_forward")
@@ -377,7 +372,7 @@ def test_wrong_calls(scan: Family) -> None:
     assert torch.equal(x, torch.ones(3, 4))
 
 
-@pytest.mark.parametrize("scan", [CUMSUM_FORWARD, CUMPROD_FORWARD, LOGCUMSUMEXP_FORWARD], ids=lambda family: family.name)
+@pytest.mark.parametrize("scan", [scan for kind, scan in FORWARD_SCANS.items() if kind not in EXTREMA], ids=NAME)
 def test_indices_of_a_kind_without(scan: Family) -> None:
     problem = make(scan, (5,), F32, "cpu")
     with pytest.raises(sw.InvalidProblemError, match="only cummax and cummin have indices") as caught:

@@ -11,7 +11,7 @@ import torch
 from families.scan import rows_of
 
 import sternway as sw
-from sternway._cases.scan import DEFINITIONS
+from sternway._cases.scan_definitions import DEFINITIONS
 from sternway._kinds import WITH_KERNELS
 
 # For 132 SMs: cooperative rows (few and long), more rows than CTAs, panels whole and split; ends that no tile fills; rows that
@@ -344,7 +344,7 @@ def test_far_values(values: str, kernel: str, reverse: bool, dtype: torch.dtype)
     )
     dx = torch.full_like(dy, math.nan)
     plan.run(dy=dy, x=x, dx=dx)
-    truth, _ = DEFINITIONS[kind](rows_of(dy, dim, reverse), rows_of(x, dim, reverse), "last")
+    truth, _ = DEFINITIONS[kind].gradient(rows_of(dy, dim, reverse), rows_of(x, dim, reverse), "last")
     found = rows_of(dx, dim, reverse)
     assert (np.isnan(found) == np.isnan(truth)).all()
     size = np.nanmax(abs(truth), axis=1, keepdims=True, initial=0)

@@ -7,8 +7,7 @@ import inspect
 import pytest
 import torch
 from families.scan import truth as scan_truth
-from support import DIRECTIONS, F16, F32, F64, FLOATS, check, values_of
-from torch.autograd.gradcheck import gradcheck, gradgradcheck
+from support import DIRECTIONS, F16, F32, F64, FLOATS, check, gradcheck, gradgradcheck, values_of
 
 import sternway as sw
 import sternway.torch as st

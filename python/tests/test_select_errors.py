@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from families import DEQUANTIZE, FAKE_QUANTIZE, LERP, Family, make
+from families import Family, make
+from families.dequantize import DEQUANTIZE
+from families.fake_quantize import FAKE_QUANTIZE
+from families.lerp import LERP
 from support import F32, one_sentence
 
 import sternway as sw

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from families import DEQUANTIZE, FAKE_QUANTIZE, make
+from families import make
+from families.dequantize import DEQUANTIZE
+from families.fake_quantize import FAKE_QUANTIZE
 from interpreter import python
-from support import F16, F32, F64, check, refusal, summed
-from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from support import F16, F32, F64, check, gradcheck, gradgradcheck, refusal, summed, values_of
+from torch.autograd.gradcheck import GradcheckError
 
 import sternway as sw
 import sternway.torch as st
@@ -314,11 +316,10 @@ def calls(device: str) -> dict[str, Any]:
             lambda q, k: torch.cat(st.apply_rotary_pos_emb(q[None, None], k[None, None], cos, sin), -1)[0, 0],
             tuple(leaves_of(F32, device, (6, 38), (6, 38))),
         ),
-        "cumsum": (lambda x: st.cumsum(x, -1), (a,)),
-        "cumprod": (lambda x: st.cumprod(x, 0), (a,)),
-        "cummax": (lambda x: st.cummax(x, 1).values, (a,)),
-        "cummin": (lambda x: st.cummin(x, 0, reverse=True)[0], (a,)),
-        "logcumsumexp": (lambda x: st.logcumsumexp(x, -1, reverse=True), (a,)),
+        **{
+            kind: (lambda x, kind=kind, k=k: values_of(getattr(st, kind)(x, k % 2, reverse=k % 4 > 1)), (a,))
+            for k, kind in enumerate(KINDS)
+        },
         "embedding_bag": (
             lambda weight, weights: st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=weights),
             tuple(leaves_of(F32, device, (10, 7), (6,))),

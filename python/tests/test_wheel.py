@@ -256,6 +256,7 @@ def test_sources_have_the_version_without_suffix(sdists: list[Path], root: Path)
     assert [sdist.name for sdist in sdists] == [f"sternway-{number}.tar.gz"] * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_builds_of_the_sdist_are_one_wheel(sources: list[Path], tmp_path: Path) -> None:
     """The sdist is complete, and the bytes of a wheel do not depend on the folder, the hour or the umask of its build.

@@ -64,25 +64,32 @@ func ShapeOf(plan *core.Plan) []int64 {
 	return Concrete(shapes[len(shapes)-1])
 }
 
-// Conform runs trials on every backend.
+// Conform runs trials on every backend: in every dtype with contiguous operands, and in two dtypes
+// of each other scheme, which alternate so that every dtype meets every scheme.
 func Conform(t *testing.T, trials []Trial) {
-	for _, c := range trials {
-		for _, dtype := range tensor.Floats {
+	for i, c := range trials {
+		for k, dtype := range tensor.Floats {
+			schemes := slices.Clone(Schemes[:1])
+			for j := 1; j < len(Schemes); j++ {
+				if (i+j+k)%2 == 0 {
+					schemes = append(schemes, Schemes[j])
+				}
+			}
 			t.Run(c.Reason+"/"+dtype.String(), func(t *testing.T) {
-				c.conform(t, tensor.CPU, dtype)
+				c.conform(t, tensor.CPU, dtype, schemes)
 				ModelKernels(t)
-				c.conform(t, tensor.CUDA(0), dtype)
+				c.conform(t, tensor.CUDA(0), dtype, schemes)
 			})
 		}
 	}
 }
 
-func (c *Trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType) {
+func (c *Trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType, schemes []Scheme) {
 	plan, err := core.Select(WithDType(c.Descriptor, dtype), device, ops.Preference{Kernel: c.Kernel})
 	require.NoError(t, err)
 	size, _ := tensor.Product(ShapeOf(plan))
 	var usual [][]byte
-	for _, s := range Schemes {
+	for _, s := range schemes {
 		if usual != nil && size > largeShape && (s.costly || device != tensor.CPU || dtype.Size() == 2) {
 			continue
 		}
@@ -95,7 +102,7 @@ func (c *Trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType) 
 			r.requireEverySubset(t, all, s.same && device == tensor.CPU)
 		}
 		if device == tensor.CPU {
-			r.requireRepeats(t, all, usual == nil)
+			r.requireRepeats(t, all)
 		}
 		if usual == nil {
 			usual = r.Bits()
@@ -170,16 +177,11 @@ func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) 
 	}
 }
 
-// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with
-// shorter vectors: the bits stay.
-func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
+// requireRepeats runs with changing numbers of threads, and with shorter vectors: the bits stay.
+func (r *arrangement) requireRepeats(t *testing.T, all [][]byte) {
 	t.Helper()
 	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())
-	numbers := []int{1, 2, 3, 8}
-	if often {
-		numbers = slices.Repeat(numbers, 5)
-	}
-	for _, threads := range numbers {
+	for _, threads := range []int{1, 2, 3, 8} {
 		require.NoError(t, core.SetNumThreads(threads))
 		r.Run(t, r.Outputs)
 		for k, i := range r.Outputs {

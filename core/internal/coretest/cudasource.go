@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -114,29 +113,4 @@ func WordsOf[T any]() (at map[string]int, size int) {
 	t := reflect.TypeFor[T]()
 	visit(t, 0)
 	return at, int(t.Size() / 8)
-}
-
-// SourceWordsOf reads a struct of 8-byte fields and even numbers of floats: the word at which each
-// field begins, and how many words there are.
-func SourceWordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
-	t.Helper()
-	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))
-	require.NotNil(t, body, "no struct %s", name)
-	at = map[string]int{}
-	field := regexp.MustCompile(`(\w+)(?:\[(\d+)\])?\s*(?:,|$)`)
-	for declaration := range strings.SplitSeq(body[1], ";") {
-		for _, match := range field.FindAllStringSubmatch(declaration, -1) {
-			at[match[1]] = size
-			n, err := strconv.Atoi(match[2])
-			if match[2] == "" {
-				n, err = 1, nil
-			}
-			require.NoError(t, err)
-			if strings.HasPrefix(strings.TrimSpace(declaration), "float ") {
-				n /= 2
-			}
-			size += n
-		}
-	}
-	return at, size
 }

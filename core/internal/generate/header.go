@@ -19,7 +19,7 @@ import (
 type header struct {
 	sources []string      // Go files: their exported constants are written, and comments come from them
 	prefix  string        // of constants, which CUDA does not have
-	structs []any         // arguments of kernels, each after those that it contains
+	structs []any         // arguments of kernels, each after those that it contains or embeds
 	tail    func() string // what comes after the structs; nil: nothing
 }
 
@@ -75,8 +75,15 @@ func structText(t reflect.Type, files map[string]*ast.File) (string, error) {
 			continue
 		}
 		var b strings.Builder
-		b.WriteString(withComment("", "struct "+t.Name()+" {", strings.Join(strings.Fields(doc), " ")))
+		head := "struct " + t.Name()
+		if base := t.Field(0); base.Anonymous {
+			head += " : " + base.Name
+		}
+		b.WriteString(withComment("", head+" {", strings.Join(strings.Fields(doc), " ")))
 		for _, field := range spec.Fields.List {
+			if len(field.Names) == 0 {
+				continue // the base
+			}
 			var declarators []string
 			var first reflect.StructField
 			for i, name := range field.Names {
@@ -174,8 +181,7 @@ func readGo(path string) (file *ast.File, constants []goConstant, err error) {
 			return true
 		}
 		if c, isConstant := info.Defs[spec.Names[0]].(*types.Const); isConstant && c.Val().Kind() == constant.Int {
-			comment := strings.Join(strings.Fields(spec.Doc.Text()+spec.Comment.Text()), " ")
-			constants = append(constants, goConstant{c.Name(), c.Val().ExactString(), flagName.ReplaceAllString(comment, "k$1")})
+			constants = append(constants, goConstant{c.Name(), c.Val().ExactString(), strings.Join(strings.Fields(spec.Doc.Text()+spec.Comment.Text()), " ")})
 		}
 		return true
 	})
@@ -187,6 +193,7 @@ const maxColumn = 100
 
 // withComment is a line with a comment, which is put above it if it is too long.
 func withComment(indent, line, comment string) string {
+	comment = flagName.ReplaceAllString(comment, "k$1")
 	switch {
 	case comment == "":
 		return indent + line + "\n"

@@ -13,6 +13,7 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
 )
 
 // headers are the generated headers of CUDA, by their paths.
@@ -30,8 +31,9 @@ var headers = map[string]header{
 		sources: []string{"core/internal/ops/rope/args.go"},
 		structs: []any{rope.RopeProblem{}, rope.RopeOperand{}, rope.RopeArgs{}},
 	},
-	"cuda/scan/tuning.gen.cuh": {
-		sources: []string{"core/internal/ops/scan/gpu/tuning.go", "core/internal/ops/scan/gpu/args.go"}, tail: scanTuning,
+	"cuda/scan/args.gen.cuh": {
+		sources: []string{"core/internal/ops/scan/gpu/tuning.go", "core/internal/ops/scan/gpu/args.go"},
+		structs: []any{gpu.Strided{}, gpu.ScanArgs{}, gpu.CarryArgs{}, gpu.ClearArgs{}}, tail: scanTuning,
 	},
 }
 

@@ -56,13 +56,6 @@ func (q *Queue) SetAddress(field *Address, operand int, value uintptr) {
 	q.slots = append(q.slots, addressSlot{int(offset / wordBytes), operand})
 }
 
-// Address packs the address of an operand of the plan, by index, or of the workspace
-// (WorkspaceOperand).
-func (q *Queue) Address(operand int, value uintptr) {
-	q.slots = append(q.slots, addressSlot{len(q.Launch.Words()), operand})
-	q.Launch.Put(uint64(value))
-}
-
 // Submit launches kernel i of the plan with the arguments packed since Begin. An empty grid is
 // skipped.
 func (q *Queue) Submit(i int, grid int64, block uint32) error {

@@ -17,7 +17,7 @@ __device__ bool packed_rows(const ScanArgs& args, uint4* smem, i64 row0, i64 row
     if (count + misalignment > 32 * Scan::I) misalignment = 0;
     const Span span = {row0, -misalignment, misalignment, count + misalignment, true};
     RunningCarry<K> running;
-    return Scan{args, nullptr, 0, 0, nullptr}.run(running, span, offsets, smem, kDownsweep) != kRejected;
+    return Scan{args, {}, nullptr}.run(running, span, offsets, smem, kDownsweep) != kRejected;
 }
 
 // The first row of the warp.

@@ -30,7 +30,7 @@ __device__ bool resident_row(const ScanArgs& args, uint4* smem)
     const int first = (warp - first_warp) * 32 * I - misalignment;
     const Span span = {
         row_index, first, first < 0 ? misalignment : 0, row_exists ? max(min(n - first, 32 * I), 0) : 0, false};
-    const Scan scan{args, &shared, first_warp, first_warp + warps_per_row, nullptr};
+    const Scan scan{args, {&shared, first_warp, first_warp + warps_per_row}, nullptr};
     if constexpr (Scan::STRIPED) {
         scan.run_striped(span, offsets);
         return true;

@@ -80,10 +80,10 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
         uint4* own = smem + warp * 32 * Scan::U;
         if (aligned)
             std::conditional_t<Scan::READS_Y_ALONE, RowTile<K, T, false, true, true>, Scan>{
-                args, &shared, 0, warps, &carry_in[0]}
+                args, {&shared, 0, warps}, &carry_in[0]}
                 .run(running, span, offsets, own, phase);
         else
-            Scan{args, &shared, 0, warps, &carry_in[0]}.run(
+            Scan{args, {&shared, 0, warps}, &carry_in[0]}.run(
                 running, span, offsets, own, prefix_only ? kUpsweepPrefix : phase);
         __syncthreads();
     }

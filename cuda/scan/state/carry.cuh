@@ -4,14 +4,6 @@
 
 #include "scan/state/prefix_suffix.cuh"
 
-// The launch arguments of kernels with carries. Of a carry, the step is that of its numbers.
-struct CarryArgs : ScanArgs {
-    Strided prefix_in, suffix_in, suffix_out;  // without data: nothing enters, or the state is not stored
-    // Carries of adjacent chunks, which are combined, and their stride [numbers]. The nearest chunk
-    // is the last of a prefix and the first of a suffix.
-    i64 prefix_parts, prefix_part_stride, suffix_parts, suffix_part_stride;
-};
-
 // A kind whose rows have carries. There is no fast path, as its states cannot leave a row.
 template <typename K>
 struct WithCarries : K {

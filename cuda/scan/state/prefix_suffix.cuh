@@ -15,7 +15,7 @@
 //
 // The functor contract. A kind K has:
 //
-//     Tuning                   its tuned numbers, a struct of tuning.gen.cuh
+//     Tuning                   its tuned numbers, a struct of args.gen.cuh
 //     Number                   accumulator type
 //     Value                    element type of x: Number, i64 (indices), or void if x is not read
 //     Prefix, Suffix           states, trivially copyable, with static identity()
@@ -77,7 +77,7 @@
 
 #include <type_traits>
 
-#include "scan/state/args.cuh"
+#include "scan/state/operands.cuh"
 #include "scan/state/elements.cuh"
 
 // The bits below the lowest set bit; all bits if none is set.

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "scan/state/warp_transpose.cuh"
+#include "scan/tile/row_scan.cuh"
 #include "scan/tile/store_indices.cuh"
 
 // 16-byte vectors of each operand that a thread of row_packed owns. A fast path owns the most; the
@@ -20,14 +21,6 @@ __device__ bool is_vectorized(const ScanArgs& args)
 {
     return !__is_same(typename K::Value, i64) && args.flags & kVectorized;
 }
-
-template <typename K>
-struct RowShared {
-    Uninitialized<typename K::Prefix, 32> warp_prefixes;  // totals of warps
-    Uninitialized<typename K::Suffix, 32> warp_suffixes;
-    Uninitialized<typename K::Prefix, 1> carry_prefix;  // carry-in of the tile
-    Uninitialized<typename K::Suffix, 1> carry_suffix;
-};
 
 template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool PARTIAL_ENDS = false>
 struct RowTile {
@@ -48,89 +41,8 @@ struct RowTile {
     using Vector = Words<T, V>;
 
     const ScanArgs& args;
-    RowShared<K>* shared;
-    int first_warp, end_warp;   // the warps that share the row
+    RowScan<K, SEG, TILED> scan;
     RunningCarry<K>* carry_in;  // in shared memory
-
-    // The combined states of all warps of the CTA, in every lane of a warp.
-    template <typename S>
-    static __device__ S total(Uninitialized<S, 32>& smem)
-    {
-        const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-        S s = smem[min(lane, warps - 1)];
-#pragma unroll (K::LONG_COMBINE ? 1 : 5)
-        for (int d = 1; d < 32; d *= 2) {
-            const S next = shuffle_down(s, d);
-            if (lane + d < warps) s = K::combine(s, next);
-        }
-        return from_lane(s, 0);
-    }
-
-    // The combined states of `count` warps from `smem` on.
-    template <typename S, typename Combine>
-    __device__ S combined(S* smem, int count, S identity, Combine combine) const
-    {
-        const int lane = threadIdx.x % 32;
-        S s = lane < count ? smem[lane] : identity;
-#pragma unroll (K::IS_FAST && K::KEEPS_ELEMENTS ? 5 : 1)
-        for (int d = 1; d < (K::IS_FAST && K::KEEPS_ELEMENTS ? kRowResidentThreads / 32 : end_warp - first_warp);
-             d *= 2) {
-            const S next = shuffle_down(s, d);
-            s = lane + d < 32 ? combine(s, next) : s;
-        }
-        return from_lane(s, 0);
-    }
-
-    // The combined states of the warps of the row before this one, and after it.
-    __device__ Prefix prefix_of_warps(int warp) const
-    {
-        return combined(
-            &shared->warp_prefixes[first_warp], warp - first_warp, K::Prefix::identity(),
-            [](const Prefix& l, const Prefix& r) { return K::combine(l, r); });
-    }
-    __device__ Suffix suffix_of_warps(int warp) const
-    {
-        return combined(
-            &shared->warp_suffixes[warp + 1], end_warp - 1 - warp, K::Suffix::identity(),
-            [](const Suffix& l, const Suffix& r) { return K::combine(l, r); });
-    }
-
-    // The prefix of everything before this thread, given that of the lanes before it.
-    __device__ Prefix prefix_before(const Prefix& in_warp) const
-    {
-        if (SEG || (!TILED && end_warp - first_warp == 1)) return in_warp;
-        const Prefix preceding = prefix_of_warps(threadIdx.x / 32);
-        return K::combine(TILED ? K::combine(shared->carry_prefix[0], preceding) : preceding, in_warp);
-    }
-
-    __device__ Suffix suffix_after(const Suffix& in_warp) const
-    {
-        if (SEG || (!TILED && end_warp - first_warp == 1)) return in_warp;
-        const Suffix following = suffix_of_warps(threadIdx.x / 32);
-        return K::combine(in_warp, TILED ? K::combine(following, shared->carry_suffix[0]) : following);
-    }
-
-    // Exclusive warp scans. Bit l of `lane_heads` is set if a row begins in lane l (SEG). Without
-    // SEG the total of the warp goes to shared memory.
-    __device__ Suffix exclusive_suffix(const Suffix& own, unsigned lane_heads) const
-    {
-        const int lane = threadIdx.x % 32;
-        const unsigned above = lane_heads & ~((1u << lane) - 1);
-        const Suffix all = inclusive_suffix<K>(own, SEG && above ? __ffs(above) - 1 - lane : 31 - lane);
-        if (!SEG && lane == 0) shared->warp_suffixes[threadIdx.x / 32] = all;
-        const Suffix next = shuffle_down(all, 1);
-        return lane == 31 ? K::Suffix::identity() : next;
-    }
-
-    __device__ Prefix exclusive_prefix(const Prefix& own, unsigned lane_heads) const
-    {
-        const int lane = threadIdx.x % 32;
-        const unsigned below = lane_heads & (2u << lane) - 1;
-        const Prefix all = inclusive_prefix<K>(own, SEG && below ? lane - (31 - __clz(below)) : lane);
-        if (!SEG && lane == 31) shared->warp_prefixes[threadIdx.x / 32] = all;
-        const Prefix next = shuffle_up(all, 1);
-        return lane == 0 ? K::Prefix::identity() : next;
-    }
 
     // The first x of the row in which the thread begins.
     template <typename X>
@@ -227,8 +139,8 @@ struct RowTile {
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.inputs[kSaved]);
         if (TILED && !prefix_only && threadIdx.x == 0) {
-            if constexpr (K::NEEDS_PREFIX) shared->carry_prefix[0] = carry_in->prefix;
-            shared->carry_suffix[0] = K::from_carry(carry_in->suffix);
+            if constexpr (K::NEEDS_PREFIX) scan.shared->carry_prefix[0] = carry_in->prefix;
+            scan.shared->carry_suffix[0] = K::from_carry(carry_in->suffix);
         }
         Prefix prefix;
         Suffix suffix;
@@ -239,31 +151,31 @@ struct RowTile {
         };
         if constexpr (K::PREFIX_FROM_SUFFIX) {  // never TILED
             find_suffix();
-            prefix = exclusive_prefix(thread.product, lane_heads);
+            prefix = scan.exclusive_prefix(thread.product, lane_heads);
         } else if constexpr (K::NEEDS_PREFIX) {
-            prefix = exclusive_prefix(thread.prefix(xv, segment_heads()), lane_heads);
+            prefix = scan.exclusive_prefix(thread.prefix(xv, segment_heads()), lane_heads);
         }
         if constexpr (K::NEEDS_PREFIX && TILED) {
             if (prefix_only) {
                 __syncthreads();
-                if (threadIdx.x < 32) running.prefix = K::combine(running.prefix, total(shared->warp_prefixes));
+                if (threadIdx.x < 32) running.prefix = K::combine(running.prefix, scan.total(scan.shared->warp_prefixes));
                 return 0;
             }
         }
         if constexpr (!K::SUFFIX_NEEDS_PREFIX) {
             if (!K::PREFIX_FROM_SUFFIX) find_suffix();
-            suffix = exclusive_suffix(suffix, lane_heads);
+            suffix = scan.exclusive_suffix(suffix, lane_heads);
         }
         if (!SEG) __syncthreads();
         if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, K::template pad_y<T>(args));
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
-        if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
+        if constexpr (K::NEEDS_PREFIX) thread.enter(scan.prefix_before(prefix), xv, yv, segment_heads());
         if constexpr (K::SEGMENTED_SUM && TILED) {
             if (span.is_chunk) thread.records &= existing_elements(span);
         }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
-            suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), lane_heads);
+            suffix = scan.exclusive_suffix(thread.suffix(xv, yv, segment_heads()), lane_heads);
             if constexpr (K::IS_FAST && !SEG) {
                 if (!is_fast(thread, span, yv, 0)) return kRejected;
             } else if (!SEG) {
@@ -272,7 +184,7 @@ struct RowTile {
         }
         const auto advance_suffix = [&] {
             if (!TILED || threadIdx.x >= 32) return;
-            running.suffix = K::combine(K::to_carry(total(shared->warp_suffixes)), running.suffix);
+            running.suffix = K::combine(K::to_carry(scan.total(scan.shared->warp_suffixes)), running.suffix);
         };
         if (TILED && phase == kUpsweepSuffix) {
             advance_suffix();
@@ -282,7 +194,7 @@ struct RowTile {
         rematerialize(ys);
         const IO out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         thread.finish(
-            suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+            scan.suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
             if (!is_fast(thread, span, yv, segment_heads())) return kRejected;  // ys holds dx
         }
@@ -302,7 +214,6 @@ struct RowTile {
             out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
         using ThreadScan = typename K::template ThreadScan<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const auto combine = [](const Suffix& l, const Suffix& r) { return K::combine(l, r); };
         const auto none = [](int) { return A(0); };
         Vector ys[U];
         Suffix suffix[U];
@@ -323,10 +234,10 @@ struct RowTile {
             suffix[u] = lane == 31 ? after : K::combine(next, after);
             after = K::combine(all, after);
         }
-        if (end_warp - first_warp > 1) {
-            if (lane == 0) shared->warp_suffixes[warp] = after;
+        if (scan.end_warp - scan.first_warp > 1) {
+            if (lane == 0) scan.shared->warp_suffixes[warp] = after;
             __syncthreads();
-            after = combined(&shared->warp_suffixes[warp + 1], end_warp - 1 - warp, K::Suffix::identity(), combine);
+            after = scan.suffix_of_warps(warp);
 #pragma unroll
             for (int u = 0; u < U; ++u) suffix[u] = K::combine(suffix[u], after);
         }

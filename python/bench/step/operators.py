@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._cases import CASES, Problem, TorchSource, Truth, error
 from ..._cases.case import wide
-from ..._cases.scan import GROWTH
+from ..._cases.scan_definitions import DEFINITIONS
 from ..._kinds import KINDS
 from .case import COMPILE, OURS, TORCH, Checked, Contestant, Size, Step, StepCase, by_gradient, ways
 from .check import WrongResultError, deviation, require, roundings
@@ -45,7 +45,7 @@ def scan(kind: str, dim: int, device: str, size: Size) -> Step:
     left_out = size.compiled and kind in NOT_COMPILED
     if left_out:
         size = dataclasses.replace(size, compiled=False)
-    step = operation(problem, size, {"x": "dx"}, by_torch, by_sternway, GROWTH[kind](size.shape[dim]))
+    step = operation(problem, size, {"x": "dx"}, by_torch, by_sternway, DEFINITIONS[kind].growth(size.shape[dim]))
     if left_out:
         step.left_out[COMPILE] = NOT_COMPILED[kind]
     add_triton(step, kind, dim, problem)

@@ -13,28 +13,25 @@ try:
 except ImportError as error:
     raise ImportError("sternway.jax needs JAX: pip install jax") from error
 
+from . import _dequantize, _embedding, _embedding_bag, _fake_quantize, _lerp, _rope, _scan
 from ._call import register as _register
-from ._dequantize import dequantize_per_token
-from ._embedding import embedding
-from ._embedding_bag import embedding_bag
-from ._fake_quantize import fake_quantize_per_token
-from ._lerp import lerp
-from ._rope import rope
-from ._scan import cumlogsumexp, cummax, cummin, cumprod, cumsum, logcumsumexp
-
-_register()
+from ._dequantize import *
+from ._embedding import *
+from ._embedding_bag import *
+from ._fake_quantize import *
+from ._lerp import *
+from ._rope import *
+from ._scan import *
 
 __all__ = [
-    "cumlogsumexp",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "dequantize_per_token",
-    "embedding",
-    "embedding_bag",
-    "fake_quantize_per_token",
-    "lerp",
-    "logcumsumexp",
-    "rope",
+    *_dequantize.__all__,
+    *_embedding.__all__,
+    *_embedding_bag.__all__,
+    *_fake_quantize.__all__,
+    *_lerp.__all__,
+    *_rope.__all__,
+    *_scan.__all__,
 ]
+"""Each module states its public names."""
+
+_register()

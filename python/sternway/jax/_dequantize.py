@@ -24,6 +24,8 @@ from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
 from ._tokens import by_token, flat
 
+__all__ = ["dequantize_per_token"]
+
 
 @functools.lru_cache(maxsize=1024)
 def _forward_kernel(dtype: FloatName) -> Function:

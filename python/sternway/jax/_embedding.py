@@ -17,6 +17,8 @@ from ._call import Array, check, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, differentiable, inside, leading
 
+__all__ = ["embedding"]
+
 
 class _Table(NamedTuple):
     """The number of rows of a table, and the options of its gradient."""

@@ -18,6 +18,8 @@ from ._embedding import gathered, padding_row
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, differentiable, given, inside, instantiated
 
+__all__ = ["embedding_bag"]
+
 
 class _Bags(NamedTuple):
     """The rows of the table, the number of bags, and the options."""

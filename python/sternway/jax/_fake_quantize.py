@@ -22,6 +22,8 @@ from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
 from ._tokens import by_token, flat
 
+__all__ = ["fake_quantize_per_token"]
+
 
 class _Bounds(NamedTuple):
     quant_min: int

@@ -19,6 +19,8 @@ from ._call import Array, check, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, differentiable, given, instantiated, leading
 
+__all__ = ["lerp"]
+
 Shape = tuple[int, ...]
 
 

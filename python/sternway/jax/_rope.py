@@ -18,6 +18,8 @@ from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, inside
 
+__all__ = ["rope"]
+
 
 class _Rotation(NamedTuple):
     """The options of a rotation, or of its transpose, the backward."""

@@ -1,4 +1,4 @@
-"""The cumulative operations for JAX: cumsum, cumprod, cummax, cummin and cumlogsumexp."""
+"""The cumulative operations for JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .. import errors
-from .._kinds import EXTREMA
+from .._kinds import EXTREMA, KINDS, ScanKind
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
 from .._types import Tie
@@ -22,11 +22,13 @@ from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, batched, leading
 
+__all__ = ["cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 
 class _Scan(NamedTuple):
     """The options of a scan; the axis counts from the end."""
 
-    kind: str
+    kind: ScanKind
     axis: int
     reverse: bool
     tie: str
@@ -78,7 +80,7 @@ def _forward(scan: _Scan, x: Array) -> Array:
 
 
 _forward.defvjp(
-    lambda scan, x: (_forward(scan, x), None if scan.kind == "cumsum" else x),
+    lambda scan, x: (_forward(scan, x), x if KINDS[scan.kind].operands else None),
     lambda scan, x, dy: (_gradient(scan, dy, x),),
 )
 
@@ -123,7 +125,7 @@ _forward_jit = jax.jit(_forward, static_argnums=0)
 _with_indices_jit = jax.jit(_with_indices, static_argnums=0)
 
 
-def _options(kind: str, x: Array, axis: Any, reverse: Any, tie: str = "last") -> _Scan:
+def _options(kind: ScanKind, x: Array, axis: Any, reverse: Any, tie: str = "last") -> _Scan:
     """The options of a call as plain values.
 
     Raises:
@@ -143,7 +145,7 @@ def _rows(x: Any) -> tuple[Array, tuple[int, ...]]:
     return (x if x.ndim else x[None]), x.shape
 
 
-def _apply(kind: str, x: Any, axis: int, reverse: bool) -> jax.Array:
+def _apply(kind: ScanKind, x: Any, axis: int, reverse: bool) -> jax.Array:
     x, shape = _rows(x)
     y: jax.Array = _forward_jit(_options(kind, x, axis, reverse), x).reshape(shape)
     return y
@@ -254,7 +256,7 @@ def _overloaded(function: Callable[..., Any]) -> _Extremum:
     return function
 
 
-def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool, tie: str) -> Any:
+def _extremum(kind: ScanKind, x: Any, axis: int, reverse: bool, return_indices: bool, tie: str) -> Any:
     x, shape = _rows(x)
     scan = _options(kind, x, axis, reverse, tie)
     if not return_indices:

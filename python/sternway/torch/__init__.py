@@ -17,39 +17,45 @@ except ImportError as error:
 else:
     _require_torch(_torch.__version__)
 
-from ._accelerate import accelerate
+from . import (
+    _accelerate,
+    _dequantize,
+    _embedding,
+    _embedding_bag,
+    _fake_quantize,
+    _lerp,
+    _patch_rope,
+    _rope,
+    _rope_tables,
+    _scan,
+)
+from ._accelerate import *
 from ._autograd.sharding import Sharding as _Sharding
 from ._autograd.sharding import register as _register_sharding
-from ._dequantize import dequantize_per_token
-from ._embedding import Embedding, embedding
-from ._embedding_bag import EmbeddingBag, embedding_bag
-from ._fake_quantize import fake_quantize_per_token
-from ._lerp import lerp
+from ._dequantize import *
+from ._embedding import *
+from ._embedding_bag import *
+from ._fake_quantize import *
+from ._lerp import *
 from ._modules import let_quantization_find_modules as _let_quantization_find_modules
-from ._patch_rope import patch_rope
-from ._rope import apply_rotary_pos_emb, rope
-from ._rope_tables import rope_tables
-from ._scan import cummax, cummin, cumprod, cumsum, logcumsumexp
+from ._patch_rope import *
+from ._rope import *
+from ._rope_tables import *
+from ._scan import *
 
 __all__ = [
-    "Embedding",
-    "EmbeddingBag",
-    "accelerate",
-    "apply_rotary_pos_emb",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "dequantize_per_token",
-    "embedding",
-    "embedding_bag",
-    "fake_quantize_per_token",
-    "lerp",
-    "logcumsumexp",
-    "patch_rope",
-    "rope",
-    "rope_tables",
+    *_accelerate.__all__,
+    *_dequantize.__all__,
+    *_embedding.__all__,
+    *_embedding_bag.__all__,
+    *_fake_quantize.__all__,
+    *_lerp.__all__,
+    *_patch_rope.__all__,
+    *_rope.__all__,
+    *_rope_tables.__all__,
+    *_scan.__all__,
 ]
+"""Each module states its public names."""
 
 
 def _load_sharding() -> _Sharding:

@@ -22,6 +22,8 @@ from ._autograd.calls import flag, is_bool
 from ._autograd.overrides import has_foreign_mode
 from ._served import SERVED, Served, bound, prepared
 
+__all__ = ["accelerate"]
+
 _ABSENT = object()
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -229,7 +231,7 @@ def accelerate(*, forward: bool = ...) -> _Accelerate: ...
 def accelerate(function: Callable[..., Any] | None = None, /, *, forward: bool = True) -> Any:
     """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
-    The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
+    The operations are the scans, such as cumsum, and lerp, as functions and as methods of tensors, and
     torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
     before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
     device without a kernel, or tensors without values or of a subclass. Under a TorchFunctionMode of another library all calls

@@ -14,6 +14,8 @@ from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
 
+__all__ = ["dequantize_per_token"]
+
 
 def dequantize_per_token(
     q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None

@@ -20,6 +20,8 @@ from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._modules import Configuration
 
+__all__ = ["Embedding", "embedding"]
+
 _torch_embedding = torch.nn.functional.embedding  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),

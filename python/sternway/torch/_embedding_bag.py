@@ -22,6 +22,8 @@ from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._modules import Configuration
 
+__all__ = ["EmbeddingBag", "embedding_bag"]
+
 _torch_embedding_bag = torch.nn.functional.embedding_bag  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),

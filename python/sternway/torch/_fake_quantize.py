@@ -15,6 +15,8 @@ from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
 
+__all__ = ["fake_quantize_per_token"]
+
 
 def _bound(bound: str, value: Any) -> int:
     """A bound as an int, as descriptors take it."""

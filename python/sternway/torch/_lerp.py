@@ -19,6 +19,8 @@ from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._signatures import Lerp
 
+__all__ = ["lerp"]
+
 _NAME = "sternway.torch.lerp"
 _OPERANDS = {"dtype": "input", "shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
 """By field of the descriptor, the argument of lerp that it comes from."""

@@ -16,6 +16,8 @@ from ._autograd.calls import FLOATS
 from ._rope_conventions import Convention, Key, find, key_of, turned
 from ._rope_models import Place, Rotation, has_tables, original_of, places, places_in, widths_of_tables
 
+__all__ = ["patch_rope"]
+
 _NAME = "sternway.torch.patch_rope"
 _lock = threading.RLock()
 

@@ -15,6 +15,8 @@ from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.rope import rotated, rotated_by_heads
 from ._autograd.rope_operands import arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 
+__all__ = ["apply_rotary_pos_emb", "rope"]
+
 
 @reported_as("sternway.torch.rope", {"dy": "x", "dtype": "x"})
 def rope(

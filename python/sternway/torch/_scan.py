@@ -1,4 +1,4 @@
-"""The cumulative operations of torch with sternway's backward."""
+"""The cumulative operations of torch with sternway's backward. A kind is its function here, and its name in ``__all__``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from ._autograd.scan import dim_of, run_eager, run_general, select_or_raise
 from ._autograd.scan_gradient import FORWARDS, torch_forward
 from ._signatures import Pair, Scan, ScanWithDType
 
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 R = TypeVar("R", bound=tuple[Tensor, Tensor])
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """One of the five operations, called by name. Complex numbers and integers are left to torch."""
+    """A scan, called by name. Complex numbers and integers are left to torch."""
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     where = dim_of(x, dim)

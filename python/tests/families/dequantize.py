@@ -158,3 +158,5 @@ DEQUANTIZE_FORWARD = Family(
     build_forward, truth_forward, forward_by_torch, lambda _, inputs: set(inputs), call_forward, options,
     required=("y",), workspace=False, least_rank=1,
 )  # fmt: skip
+
+FAMILIES = (DEQUANTIZE, DEQUANTIZE_FORWARD)

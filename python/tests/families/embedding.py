@@ -87,3 +87,5 @@ EMBEDDING = Family(
     "embedding", "embedding_backward", sw.EmbeddingBackwardDescriptor, sw.EmbeddingBackwardPlan,
     build, truth, by_torch, reads, call, options,
 )  # fmt: skip
+
+FAMILIES = (EMBEDDING,)

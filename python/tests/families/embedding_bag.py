@@ -204,3 +204,5 @@ EMBEDDING_BAG = Family(
     build, truth, by_torch, reads, call, options,
     settle=settle,
 )  # fmt: skip
+
+FAMILIES = (EMBEDDING_BAG,)

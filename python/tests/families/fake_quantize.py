@@ -167,3 +167,5 @@ FAKE_QUANTIZE_FORWARD = Family(
     build_forward, truth_forward, forward_by_torch, reads, call_forward, options,
     settle=settle, required=("y",), workspace=False, least_rank=1, in_place=("y",),
 )  # fmt: skip
+
+FAMILIES = (FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD)

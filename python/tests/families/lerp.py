@@ -86,3 +86,5 @@ LERP = Family(
     build, truth, by_torch, reads, call, options,
     in_place=("da", "db"),
 )  # fmt: skip
+
+FAMILIES = (LERP,)

@@ -130,3 +130,5 @@ ROPE_FORWARD = Family(
     build_forward, truth, forward_by_torch, lambda wanted, inputs: set(inputs), call_forward, options,
     required=("y",), workspace=False, in_place=("y",),
 )  # fmt: skip
+
+FAMILIES = (ROPE, ROPE_FORWARD)

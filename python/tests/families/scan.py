@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth, values_of
 
 import sternway as sw
-from sternway._cases.scan import DEFINITIONS, FORWARDS, GROWTH
+from sternway._cases.scan_definitions import DEFINITIONS
 from sternway._kinds import EXTREMA, KINDS
 
 from .base import Family, Problem, Tensors
@@ -61,13 +61,13 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
         if x.numel() == 0:
             found = (np.zeros(0),) * 2
         elif first == "x":
-            found = FORWARDS[kind](rows["x"])
+            found = DEFINITIONS[kind].forward(rows["x"])
         elif "indices" in rows:
             found = by_indices(rows["dy"], n - 1 - rows["indices"] if reverse else rows["indices"])
         else:
-            found = DEFINITIONS[kind](rows["dy"], rows.get("x"), descriptor.tie)
+            found = DEFINITIONS[kind].gradient(rows["dy"], rows.get("x"), descriptor.tie)
     value, size = (back(part, x, dim, reverse) for part in found)
-    known = Truth(value, torch.maximum(size, value.abs()), x.dtype, ACCUMULATOR[x.dtype], GROWTH[kind](n))
+    known = Truth(value, torch.maximum(size, value.abs()), x.dtype, ACCUMULATOR[x.dtype], DEFINITIONS[kind].growth(n))
     return {"y" if first == "x" else "dx": known}
 
 
@@ -90,6 +90,8 @@ def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.
         return maker.integers(-4, 4, shape, F64).to(maker.dtype)
     if kind == "logcumsumexp":
         return 3 * maker.floats(shape)
+    if kind != "cumprod":
+        return maker.floats(shape)
     r = torch.randn(shape, dtype=F64, generator=maker.generator) / 8
     x = torch.exp2(r - r.roll(1, dim) if shape else r) * (1 - 2 * (r > 0.2).to(F64))
     return x.to(maker.device, maker.dtype)
@@ -109,8 +111,8 @@ def build(
     """indices: a gradient is by the indices of torch's scan."""
     inputs = {} if forward else {"dy": maker.floats(shape)}
     fields = {"kind": kind, "dim": dim, "reverse": reverse, "tie": tie}
-    if kind == "cumsum":
-        return fields, inputs or {"x": maker.floats(shape)}
+    if not forward and not KINDS[kind].operands:
+        return fields, inputs
     x = inputs["x"] = numbers(kind, shape, maker, dim)
     if indices:
         found = getattr(torch, kind)(x.flip(dim) if reverse else x, dim).indices
@@ -156,7 +158,7 @@ def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors
         return {"y": values_of(getattr(sw, d.kind)(inputs["x"], **options))}
     if d.kind in EXTREMA:
         options["indices"] = inputs.get("indices")
-    arrays = [inputs["dy"]] if d.kind == "cumsum" else [inputs["dy"], inputs.get("x")]
+    arrays = [inputs["dy"], inputs.get("x")] if KINDS[d.kind].operands else [inputs["dy"]]
     return {"dx": getattr(sw, f"{d.kind}_backward")(*arrays, **options)}
 
 
@@ -187,5 +189,7 @@ def family(kind: str, forward: bool) -> Family:
     )
 
 
-SCANS, FORWARD_SCANS = (tuple(family(kind, forward) for kind in KINDS) for forward in (False, True))
-CUMSUM, CUMPROD, CUMMAX, CUMMIN, LOGCUMSUMEXP = SCANS
+SCANS = {kind: family(kind, False) for kind in KINDS}
+"""The gradients, by kind."""
+FORWARD_SCANS = {kind: family(kind, True) for kind in KINDS}
+FAMILIES = (*SCANS.values(), *FORWARD_SCANS.values())

@@ -39,8 +39,8 @@ func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanB
 	return fake.Launches, args, plan
 }
 
-// scanWords reads fields of ScanArgs by name (cuda/scan/state/args.cuh), and those of its operands,
-// "inputs[0]" for example.
+// scanWords reads fields of gpu.ScanArgs by name, and those of its operands, "inputs[0]" for
+// example.
 type scanWords struct {
 	t          *testing.T
 	at, inside map[string]int
@@ -48,21 +48,21 @@ type scanWords struct {
 }
 
 func wordsOfScan(t *testing.T, l *coretest.FakeLaunch) scanWords {
-	at, size := coretest.SourceWordsOf(t, "scan", "ScanArgs")
-	inside, operand := coretest.SourceWordsOf(t, "scan", "Strided")
-	first, count := at["inputs"], size-at["inputs"] // operands are declared last, and counted as one word each
-	for i := range count {
-		list, number := "inputs", i
-		if k := first + i - at["outputs"]; k >= 0 {
-			list, number = "outputs", k
+	at, size := coretest.WordsOf[gpu.ScanArgs]()
+	inside, operand := coretest.WordsOf[gpu.Strided]()
+	for list, end := range map[string]int{"inputs": at["outputs"], "outputs": size} {
+		for i := range (end - at[list]) / operand {
+			at[fmt.Sprintf("%s[%d]", list, i)] = at[list] + i*operand
 		}
-		at[fmt.Sprintf("%s[%d]", list, number)] = first + i*operand
 	}
-	require.Len(t, l.Words, first+count*operand, l.Symbol)
+	require.Len(t, l.Words, size, l.Symbol)
 	return scanWords{t, at, inside, l.Words}
 }
 
-func (w scanWords) get(name string) int64 { return int64(w.words[w.at[name]]) }
+func (w scanWords) get(name string) int64 {
+	require.Contains(w.t, w.at, name)
+	return int64(w.words[w.at[name]])
+}
 
 func (w scanWords) of(operand, name string) int64 {
 	return int64(w.words[w.at[operand]+w.inside[name]])
@@ -128,14 +128,14 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, "scan_backward_cumextremum_row_tiled_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
 			require.Equal(t, phase|gpu.FlagFirst|gpu.FlagMinimum, w.get("flags"))
-			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*512*32, int64(1<<22), "tiles cover the row")
+			require.GreaterOrEqual(t, w.get("splits")*w.get("tilesPerSplit")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("splits"), int64(launches[i].Grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
-			require.Equal(t, int64(16), w.get("state_offset"), "flags of rows by indices come first")
-			require.Zero(t, w.get("reject_flags"))
+			require.Equal(t, int64(16), w.get("stateOffset"), "flags of rows by indices come first")
+			require.Zero(t, w.get("rejectFlags"))
 		}
 		w := wordsOfScan(t, &launches[0])
-		splits, all := w.get("splits"), w.get("splits")*w.get("tiles_per_split")
+		splits, all := w.get("splits"), w.get("splits")*w.get("tilesPerSplit")
 		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*splits+4*all+8*splits, "prefixes of splits, prefixes before tiles, suffixes of splits")
 	})
 	t.Run("indices of a forward", func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].Symbol)
 		w := wordsOfScan(t, &launches[2])
 		require.Equal(t, int64(args[operand.Indices].Data), w.of("inputs[1]", "data"))
-		require.Equal(t, int64(100<<40), w.get("reject_flags"))
+		require.Equal(t, int64(100<<40), w.get("rejectFlags"))
 	})
 	t.Run("pipelined", func(t *testing.T) {
 		long := []int64{5000, 8192}
@@ -238,16 +238,16 @@ func TestWordsOfScans(t *testing.T) {
 				tile *= 2
 			}
 			require.Equal(t, min(w.get("segments")*w.get("splits"), ctas), int64(launches[0].Grid))
-			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*tile, w.get("n"), "tiles cover a row")
+			require.GreaterOrEqual(t, w.get("splits")*w.get("tilesPerSplit")*tile, w.get("n"), "tiles cover a row")
 			if hasFastPath(c.kind) {
-				require.Equal(t, w.get("reject_flags"), last.get("reject_flags"))
-				require.GreaterOrEqual(t, w.get("state_offset"), 4*w.get("segments"), "a reject flag for every segment comes first")
+				require.Equal(t, w.get("rejectFlags"), last.get("rejectFlags"))
+				require.GreaterOrEqual(t, w.get("stateOffset"), 4*w.get("segments"), "a reject flag for every segment comes first")
 				require.NotZero(t, last.get("flags")&gpu.FlagFallback)
 				splits, grid := w.get("segments")*last.get("splits"), int64(launches[len(launches)-1].Grid)
 				require.Equal(t, min(splits, 264), grid, "persistent CTAs look at all flags")
 				require.Equal(t, last.get("splits") > 1, launches[len(launches)-1].Cooperative, "CTAs that share a segment meet at a grid barrier")
 				require.Equal(t, w.get("splits") > 1, last.get("splits") > 1)
-				require.GreaterOrEqual(t, last.get("splits")*last.get("tiles_per_split")*fallbackTile, w.get("n"), "tiles cover a segment")
+				require.GreaterOrEqual(t, last.get("splits")*last.get("tilesPerSplit")*fallbackTile, w.get("n"), "tiles cover a segment")
 				require.Equal(t, strings.Contains(kernels[0], gpu.ColumnPipelined), launches[len(launches)-1].Shared > 0, "column_tiled keeps states in shared memory")
 			}
 		}

@@ -75,23 +75,15 @@ type carry []float64
 
 // carryShape is the shape of a carry: forward, or of a gradient.
 func (c scanCase) carryShape(gradient bool) []int64 {
-	size := map[string]int64{"cumsum": 1, "cummax": 3, "cummin": 3}[c.kind]
+	kind := scan.Kinds[slices.IndexFunc(scan.Kinds, func(k *scan.Kind) bool { return k.Name == c.kind })]
+	size := kind.CarrySize
 	switch {
-	case gradient && c.kind == "cumprod" && c.dtype == tensor.Float64:
-		size = 4
-	case size == 0 || gradient && size == 3:
-		size = 2
+	case gradient && c.dtype == tensor.Float64:
+		size = kind.GradientCarrySizeFloat64
+	case gradient:
+		size = kind.GradientCarrySize
 	}
 	return append(slices.Delete(slices.Clone(c.shape), c.dim, c.dim+1), size)
-}
-
-// emptyCarry is a carry without elements, before which so many positions lie.
-func (c scanCase) emptyCarry(boundary int64) carry {
-	row := map[string]carry{
-		"cumsum": {0}, "cumprod": {1, 0}, "logcumsumexp": {-scanInf, -1}, "cummax": {-scanInf, math.NaN(), float64(boundary)}, "cummin": {scanInf, math.NaN(), float64(boundary)},
-	}[c.kind]
-	n, _ := tensor.Product(c.carryShape(false))
-	return carry(scanRepeat(int(n)/len(row), row...))
 }
 
 // scattered is a tensor of float64 whose dimensions lie in memory the other way round, from high

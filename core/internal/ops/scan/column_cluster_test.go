@@ -73,7 +73,7 @@ func TestColumnCluster(t *testing.T) {
 		require.Contains(t, launches[at+1].Symbol, "_"+gpu.ColumnTiled+"_")
 		require.Equal(t, []int64{w.get("segments"), gpu.FlagFallback}, []int64{fallback.get("segments"), fallback.get("flags") & gpu.FlagFallback}, "rejected panels are recomputed")
 		require.Equal(t, fallback.get("segments") < 89, launches[at+1].Cooperative, "a few panels are split among CTAs: "+about) // 132/89 is 1.5
-		require.LessOrEqual(t, 4*(fallback.get("segments")+1), fallback.get("state_offset"), "the counter of the grid barrier follows the flags")
+		require.LessOrEqual(t, 4*(fallback.get("segments")+1), fallback.get("stateOffset"), "the counter of the grid barrier follows the flags")
 	}
 }
 

@@ -2,7 +2,6 @@ package scan_test
 
 import (
 	"math"
-	"math/big"
 	"math/rand/v2"
 	"testing"
 
@@ -84,71 +83,6 @@ func (c forwardCase) requireDefinition(t *testing.T, x, y []float64, indices []i
 			}
 		}
 	})
-}
-
-// forwardOracle is the definition of one row in scan order: y, and the size that its rounding
-// errors grow with.
-func forwardOracle(c forwardCase, x []float64) (y, size []float64) {
-	y, size = make([]float64, len(x)), make([]float64, len(x))
-	var sum, magnitude sumOfScan
-	records := oracleIndices(scanCase(c), x)
-	product, special := new(big.Float).SetPrec(80).SetInt64(1), 1.0
-	top, exponentials := math.Inf(-1), sumOfScan{}
-	for k, v := range x {
-		switch c.kind {
-		case "cumsum":
-			sum.add(v)
-			magnitude.add(math.Abs(v))
-			y[k], size[k] = sum.value(), magnitude.value()
-		case "cumprod":
-			if special = oracleTimes(special, v); math.IsNaN(v) || math.IsInf(v, 0) || math.IsInf(special, 0) || special == 0 || math.IsNaN(special) {
-				y[k] = special
-				break
-			}
-			product.Mul(product, new(big.Float).SetFloat64(v))
-			y[k], _ = product.Float64()
-			size[k] = math.Abs(y[k])
-			special = math.Copysign(1, float64(product.Sign()))
-		case "cummax", "cummin":
-			y[k] = x[records[k]]
-		case "logcumsumexp":
-			if v > top || math.IsNaN(v) {
-				top, exponentials = v, sumOfScan{}
-				for _, u := range x[:k+1] {
-					exponentials.add(oracleWeight(u, top))
-				}
-			} else {
-				exponentials.add(oracleWeight(v, top))
-			}
-			y[k] = top + math.Log(exponentials.value())
-			if math.IsInf(top, -1) && !math.IsNaN(exponentials.value()) {
-				y[k] = top
-			}
-			size[k] = math.Abs(top) + 8
-		}
-	}
-	return y, size
-}
-
-// oracleTimes is a b, but 0 for zero times infinity.
-func oracleTimes(a, b float64) float64 {
-	if (a == 0 || b == 0) && !math.IsNaN(a) && !math.IsNaN(b) {
-		return math.Copysign(0, a) * math.Copysign(1, b)
-	}
-	return a * b
-}
-
-// oracleWeight is exp(v - top): 1 for equal infinities, 0 for -inf.
-func oracleWeight(v, top float64) float64 {
-	switch {
-	case math.IsNaN(v) || math.IsNaN(top):
-		return scanNaN
-	case math.IsInf(v, -1):
-		return 0
-	case v == top:
-		return 1
-	}
-	return math.Exp(v - top)
 }
 
 // Every kind in every dtype, direction and tie, at lengths around tiles, splits and lanes.

@@ -3,7 +3,28 @@ package scan_test
 import (
 	"math"
 	"math/big"
+	"math/rand/v2"
+
+	"github.com/sternway/sternway/core/internal/tensor"
 )
+
+// This file defines each kind in float64: inputs that suit it, its gradient, its forward scan and
+// its carry.
+
+// scanNumbers are x and dy that suit a kind.
+func scanNumbers(kind string, random *rand.Rand, n int64) (dy, x []float64) {
+	dy, x = make([]float64, n), make([]float64, n)
+	for i := range x {
+		dy[i], x[i] = random.NormFloat64(), random.NormFloat64()*3
+		switch kind {
+		case "cumprod":
+			x[i] = 1 + x[i]/100
+		case "cummax", "cummin":
+			x[i] = math.Round(x[i] - float64(i%7)/3)
+		}
+	}
+	return dy, x
+}
 
 // scanOracle is the definition of one row in scan order: dx, and the size that its rounding errors
 // grow with.
@@ -68,20 +89,15 @@ func oracleProduct(dy, x, dx, size []float64) {
 		finite = finite && !math.IsNaN(x[i]+dy[i]) && !math.IsInf(x[i], 0) && !math.IsInf(dy[i], 0)
 	}
 	if !finite {
-		times := func(a, b float64) float64 {
-			if (a == 0 || b == 0) && !math.IsNaN(a) && !math.IsNaN(b) {
-				return 0
-			}
-			return a * b
-		}
 		left := make([]float64, n)
 		for k, before := 0, 1.0; k < n; k++ {
-			left[k], before = before, times(before, x[k])
+			left[k], before = before, oracleTimes(before, x[k])
 		}
 		for k, r := n-1, 0.0; k >= 0; k-- {
 			r += dy[k]
-			dx[k], size[k] = times(left[k], r), math.Abs(times(left[k], r))
-			r = times(x[k], r)
+			dx[k] = oracleTimes(left[k], r)
+			size[k] = math.Abs(dx[k])
+			r = oracleTimes(x[k], r)
 		}
 		return
 	}
@@ -130,25 +146,14 @@ func oracleSoft(dy, x, dx, size []float64) {
 	m, s := make([]float64, n), make([]float64, n)
 	var sum sumOfScan
 	top := math.Inf(-1)
-	weight := func(v, top float64) float64 {
-		switch {
-		case math.IsNaN(v) || math.IsNaN(top):
-			return scanNaN
-		case v == top && !math.IsInf(v, -1):
-			return 1
-		case math.IsInf(v, -1):
-			return 0
-		}
-		return math.Exp(v - top)
-	}
 	for i, v := range x {
 		if v > top || math.IsNaN(v) {
 			top, sum = v, sumOfScan{}
 			for _, u := range x[:i+1] {
-				sum.add(weight(u, top))
+				sum.add(oracleWeight(u, top))
 			}
 		} else {
-			sum.add(weight(v, top))
+			sum.add(oracleWeight(v, top))
 		}
 		m[i], s[i] = top, sum.value()
 	}
@@ -158,10 +163,84 @@ func oracleSoft(dy, x, dx, size []float64) {
 			if math.IsInf(x[k], -1) && !math.IsNaN(m[i]) {
 				continue
 			}
-			w := weight(x[k], m[i]) / s[i]
+			w := oracleWeight(x[k], m[i]) / s[i]
 			total.add(dy[i] * w)
 			magnitude.add(math.Abs(dy[i] * w))
 		}
 		dx[k], size[k] = total.value(), magnitude.value()
 	}
+}
+
+// forwardOracle is the definition of one row in scan order: y, and the size that its rounding
+// errors grow with.
+func forwardOracle(c forwardCase, x []float64) (y, size []float64) {
+	y, size = make([]float64, len(x)), make([]float64, len(x))
+	var sum, magnitude sumOfScan
+	records := oracleIndices(scanCase(c), x)
+	product, special := new(big.Float).SetPrec(80).SetInt64(1), 1.0
+	top, exponentials := math.Inf(-1), sumOfScan{}
+	for k, v := range x {
+		switch c.kind {
+		case "cumsum":
+			sum.add(v)
+			magnitude.add(math.Abs(v))
+			y[k], size[k] = sum.value(), magnitude.value()
+		case "cumprod":
+			if special = oracleTimes(special, v); math.IsNaN(v) || math.IsInf(v, 0) || math.IsInf(special, 0) || special == 0 || math.IsNaN(special) {
+				y[k] = special
+				break
+			}
+			product.Mul(product, new(big.Float).SetFloat64(v))
+			y[k], _ = product.Float64()
+			size[k] = math.Abs(y[k])
+			special = math.Copysign(1, float64(product.Sign()))
+		case "cummax", "cummin":
+			y[k] = x[records[k]]
+		case "logcumsumexp":
+			if v > top || math.IsNaN(v) {
+				top, exponentials = v, sumOfScan{}
+				for _, u := range x[:k+1] {
+					exponentials.add(oracleWeight(u, top))
+				}
+			} else {
+				exponentials.add(oracleWeight(v, top))
+			}
+			y[k] = top + math.Log(exponentials.value())
+			if math.IsInf(top, -1) && !math.IsNaN(exponentials.value()) {
+				y[k] = top
+			}
+			size[k] = math.Abs(top) + 8
+		}
+	}
+	return y, size
+}
+
+// oracleTimes is a b, but 0 for zero times infinity.
+func oracleTimes(a, b float64) float64 {
+	if (a == 0 || b == 0) && !math.IsNaN(a) && !math.IsNaN(b) {
+		return math.Copysign(0, a) * math.Copysign(1, b)
+	}
+	return a * b
+}
+
+// oracleWeight is exp(v - top): 1 for equal infinities, 0 for -inf.
+func oracleWeight(v, top float64) float64 {
+	switch {
+	case math.IsNaN(v) || math.IsNaN(top):
+		return scanNaN
+	case math.IsInf(v, -1):
+		return 0
+	case v == top:
+		return 1
+	}
+	return math.Exp(v - top)
+}
+
+// emptyCarry is a carry without elements, before which so many positions lie.
+func (c scanCase) emptyCarry(boundary int64) carry {
+	row := map[string]carry{
+		"cumsum": {0}, "cumprod": {1, 0}, "logcumsumexp": {-scanInf, -1}, "cummax": {-scanInf, math.NaN(), float64(boundary)}, "cummin": {scanInf, math.NaN(), float64(boundary)},
+	}[c.kind]
+	n, _ := tensor.Product(c.carryShape(false))
+	return carry(scanRepeat(int(n)/len(row), row...))
 }

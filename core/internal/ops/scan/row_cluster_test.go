@@ -110,7 +110,7 @@ func TestRowCluster(t *testing.T) {
 		fallback := wordsOfScan(t, &launches[at+1])
 		require.NotZero(t, fallback.get("flags")&gpu.FlagFallback, "rejected rows are recomputed")
 		require.Zero(t, launches[at+1].Cluster)
-		require.Equal(t, c.splits, fallback.get("flags_per_row"), "each slice has a reject flag")
+		require.Equal(t, c.splits, fallback.get("flagsPerRow"), "each slice has a reject flag")
 		require.Equal(t, wide, at > 0, "status words are cleared")
 	}
 }
@@ -125,7 +125,7 @@ func TestRowClusterFallback(t *testing.T) {
 		w := wordsOfScan(t, &launches[at+1])
 		require.Equal(t, splits, w.get("splits"))
 		require.Equal(t, splits > 1, launches[at+1].Cooperative)
-		require.LessOrEqual(t, 4*(w.get("segments")*w.get("flags_per_row")+1), w.get("state_offset"), "the counter of the grid barrier follows the flags")
+		require.LessOrEqual(t, 4*(w.get("segments")*w.get("flagsPerRow")+1), w.get("stateOffset"), "the counter of the grid barrier follows the flags")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
@@ -14,31 +15,22 @@ var (
 	scanNaN = math.NaN()
 )
 
-// scanNumbers are x and dy that suit a kind.
-func scanNumbers(kind string, random *rand.Rand, n int64) (dy, x []float64) {
-	dy, x = make([]float64, n), make([]float64, n)
-	for i := range x {
-		dy[i], x[i] = random.NormFloat64(), random.NormFloat64()*3
-		switch kind {
-		case "cumprod":
-			x[i] = 1 + x[i]/100
-		case "cummax", "cummin":
-			x[i] = math.Round(x[i] - float64(i%7)/3)
-		}
-	}
-	return dy, x
+func (c scanCase) with(tie string, indices bool) scanCase {
+	c.tie, c.indices = tie, indices
+	return c
 }
 
+// scanCases yields every kind, tie and dtype in both directions, by x and by indices.
 func scanCases(yield func(scanCase)) {
 	for _, dtype := range tensor.Floats {
 		for _, reverse := range []bool{false, true} {
-			for _, kind := range []string{"cumsum", "cumprod", "logcumsumexp"} {
-				yield(scanCase{kind: kind, reverse: reverse, dtype: dtype})
-			}
-			for _, kind := range []string{"cummax", "cummin"} {
-				for _, tie := range []string{"", "first"} {
-					yield(scanCase{kind: kind, reverse: reverse, tie: tie, dtype: dtype})
-					yield(scanCase{kind: kind, reverse: reverse, tie: tie, dtype: dtype, indices: true})
+			for _, kind := range scan.Kinds {
+				c := scanCase{kind: kind.Name, reverse: reverse, dtype: dtype}
+				yield(c)
+				if kind.ReadsIndices {
+					yield(c.with("", true))
+					yield(c.with("first", false))
+					yield(c.with("first", true))
 				}
 			}
 		}

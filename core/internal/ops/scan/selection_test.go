@@ -175,11 +175,11 @@ func launchText(t *testing.T, l *coretest.FakeLaunch) string {
 		return text
 	}
 	w := wordsOfScan(t, l)
-	text += fmt.Sprint(" ", []int64{w.get("tiles_per_split"), w.get("splits"), w.get("segments")})
-	for _, name := range []string{"rows_per_warp", "rows_per_cta", "warps_per_row", "flags_per_row", "threads_across", "threads_down", "stages", "status_offset"} {
+	text += fmt.Sprint(" ", []int64{w.get("tilesPerSplit"), w.get("splits"), w.get("segments")})
+	for _, name := range []string{"rowsPerWarp", "rowsPerCTA", "warpsPerRow", "flagsPerRow", "threadsAcross", "threadsDown", "stages", "statusOffset"} {
 		if value := w.get(name); value != 0 {
 			text += fmt.Sprint(" ", name, " ", value)
 		}
 	}
-	return text + fmt.Sprint(" ", []int64{w.get("flags"), w.get("state_offset"), w.get("record_offset")})
+	return text + fmt.Sprint(" ", []int64{w.get("flags"), w.get("stateOffset"), w.get("recordOffset")})
 }

@@ -42,7 +42,7 @@ from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, needs_no_graph
 from .operators import is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
-from .scan_gradient import FORWARDS, GRADIENT, run_backward, torch_forward
+from .scan_gradient import FORWARDS, GRADIENT, NEEDS_X, run_backward, torch_forward
 from .sharding import sharding
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -163,7 +163,7 @@ def _save(ctx: Any, x: Tensor, options: ScanOptions, plan: ScanBackwardPlan | No
     plan: the backward's plan; None: it is selected in the backward.
     """
     kind, strides = options[0], None
-    if kind == "cumsum":  # whose gradient needs the layout of x, and not its values
+    if kind not in NEEDS_X:  # but its layout
         strides = None if plan and x.is_contiguous() else strides_like(x)  # a traced x, without a plan, has no known layout
     else:
         ctx.save_for_backward(x)
@@ -178,7 +178,7 @@ def _gradient(ctx: Any, dy: Tensor | None) -> Tensor | None:
     if dy is None:
         return None
     (kind, dim, reverse, dtype), strides, plan = ctx.saved_values
-    x = None if kind == "cumsum" else ctx.saved_tensors[0]
+    x = ctx.saved_tensors[0] if kind in NEEDS_X else None
     if plan is not None and dy.dtype is dtype and needs_no_graph(dy):
         dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
         if plan._run_plain({"dy": dy, "x": x, "dx": dx}):

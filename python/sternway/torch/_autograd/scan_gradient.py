@@ -15,6 +15,8 @@ from .calls import resolve
 from .operators import MAX_RANK, apply, batch_first, by_formula, differentiable, vmap_by_loop
 
 FORWARDS: dict[str, Callable[..., Any]] = {kind: getattr(torch, kind) for kind in KINDS}
+NEEDS_X = frozenset[str](name for name, kind in KINDS.items() if kind.operands)
+"""The kinds whose gradient takes x."""
 
 
 def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:

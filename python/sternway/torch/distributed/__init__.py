@@ -13,12 +13,15 @@
 """
 
 from .._autograd.sharding import Sharding as _Sharding
+from . import _positions, _scans, _sharded_bag
 from ._placements import register_rules, replicated, require_rule
-from ._positions import positions
-from ._scans import cummax, cummin, cumprod, cumsum, logcumsumexp, scan_sharded
-from ._sharded_bag import ShardedEmbeddingBag
+from ._positions import *
+from ._scans import *
+from ._scans import scan_sharded
+from ._sharded_bag import *
 
-__all__ = ["ShardedEmbeddingBag", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "positions"]
+__all__ = [*_positions.__all__, *_scans.__all__, *_sharded_bag.__all__]
+"""Each module states its public names."""
 
 _SHARDING = _Sharding(require_rule, replicated, scan_sharded)
 register_rules()

@@ -132,8 +132,9 @@ class _Scan(torch.autograd.Function):
             return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None, None
         dy = resolve(dy)
         operands = {"dy": dy, "x": resolve(x.detach()), "carry_in": carry}
-        wide = part.kind == "cumprod" and dy.dtype == torch.float64
-        state = _empty_state(dy, part.dim, 4 if wide else 2)
+        kind = KINDS[part.kind]
+        size = kind.gradient_carry_size_float64 if dy.dtype == torch.float64 else kind.gradient_carry_size
+        state = _empty_state(dy, part.dim, size)
         _run(part.backward, **operands, dcarry_in=state)
         dx = torch.empty_like(x)
         _run(part.backward, **operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)

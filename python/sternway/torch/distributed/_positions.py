@@ -11,6 +11,8 @@ from ...errors import make
 from .._autograd.calls import integer
 from ._exchange import gathered
 
+__all__ = ["positions"]
+
 OP = "sternway.torch.distributed.positions"
 Order = Literal["contiguous", "zigzag"]
 ORDERS = get_args(Order)

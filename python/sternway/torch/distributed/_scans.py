@@ -14,6 +14,8 @@ from .._autograd.calls import FLOATS, flag, integer
 from ._exchange import gathered
 from ._parts import part_of, scan_part, summary
 
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
 MAX_RANK = 7
 """The number of dimensions of x, at most. A carry operand has a dimension more."""
 

@@ -16,6 +16,8 @@ from ._bag_exchange import bags, whole
 from ._bag_routes import OP, SHARDINGS, Cut, Reduction, Sharding, agreed
 from ._exchange import gathered
 
+__all__ = ["ShardedEmbeddingBag"]
+
 DRAWN = 4096  # rows whose initial values come from one seed
 
 

@@ -1,13 +1,14 @@
 package gpu
 
-// The words of ScanArgs, the argument of every kernel of scans.
+// This file states the arguments of the kernels of scans: core/internal/generate writes
+// cuda/scan/args.gen.cuh from it.
 
 import (
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Bits of the word `flags` of ScanArgs.
+// Bits of the field `flags` of ScanArgs.
 const (
 	FlagFirst         = 1 << iota // of equal elements the first one wins (cummax, cummin)
 	FlagMinimum                   // cummin
@@ -26,48 +27,106 @@ const (
 	FlagSummary     // with carries: combine the suffixes of splits and store nothing but the carry
 )
 
-// pack writes the words of ScanArgs in cuda/scan. `status` moves the tile-status words that a
-// launch uses, in bytes.
+// Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
+type Strided struct {
+	data        launch.Address            // 0: the run has no such operand
+	first, step int64                     // offset of the first element; stride along the scanned dim
+	stride      [tensor.MaxRank - 1]int64 // of the other dims
+}
+
+// ScanArgs is the argument of the kernels of scans. A field of the launch configuration is 0 for
+// kernels that its comment does not name.
+type ScanArgs struct {
+	n, dims int64                     // extent of the scanned dim; number of other dims
+	extent  [tensor.MaxRank - 1]int64 // of the other dims, fastest first
+	// Tiles of a split; splits of a segment (row_cluster, column_cluster: its CTAs); segments.
+	tilesPerSplit, splits, segments int64
+	rowsPerWarp                     int64 // row_packed
+	rowsPerCTA, warpsPerRow         int64 // row_resident
+	flagsPerRow                     int64 // row_tiled as a fallback pass: reject flags of a row
+	threadsAcross, threadsDown      int64 // column_tiled: threads of a CTA along a row of a panel and along a column
+	stages                          int64 // row_pipelined, column_pipelined: tiles in the circular buffer
+	statusOffset                    int64 // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
+	flags                           int64 // bits FlagFirst to FlagSummary
+	// [bytes] from `states` to the states of splits and tiles, and to the record flags (a bit for
+	// each element, tile by tile).
+	stateOffset, recordOffset int64
+	states                    launch.Address
+	// Indices: [0] whether any row is wrong, [1 + row] whether this row is (no scan produces its
+	// indices). Fast paths: rejections, [segment] or, of row_cluster, [segment, slice]; after the
+	// last one, the CTA count of grid_sync.
+	rejectFlags launch.Address `cuda:"int*"`
+	inputs      [numInputs]Strided
+	outputs     [numOutputs]Strided
+}
+
+// CarryArgs is the argument of kernels with carries. Of a carry, the step is that of its numbers.
+type CarryArgs struct {
+	ScanArgs
+	prefixIn, suffixIn, suffixOut Strided // without data: nothing enters, or the state is not stored
+	// Carries of adjacent chunks, which are combined, and their stride [numbers]. The nearest chunk
+	// is the last of a prefix and the first of a suffix.
+	prefixParts, prefixPartStride int64
+	suffixParts, suffixPartStride int64
+}
+
+// ClearArgs is the argument of scan_clear.
+type ClearArgs struct {
+	data  launch.Address `cuda:"uint4*"`
+	words int64          // of 16 bytes
+}
+
+// pack writes the argument of a launch. `status` moves the tile-status words that it uses, in
+// bytes.
 func (r *run) pack(c *Config, flags, status int64) {
 	p, o, q := &r.problem, &r.operands, r.queue
 	q.Begin()
 	q.Launch.Shared = c.SmemBytes
-	put := func(words ...int64) {
-		for _, w := range words {
-			q.Launch.Put(uint64(w))
-		}
+	if !p.Carries {
+		r.fill(launch.Append[ScanArgs](q), c, flags, status)
+		return
 	}
-	put(p.Length, int64(o.dims))
-	for k := range tensor.MaxRank - 1 {
-		put(max(1, o.extent[k]))
+	a := launch.Append[CarryArgs](q)
+	r.fill(&a.ScanArgs, c, flags, status)
+	r.setOperand(&a.prefixIn, prefixIn)
+	r.setOperand(&a.suffixIn, suffixIn)
+	r.setOperand(&a.suffixOut, suffixOut)
+	a.prefixParts, a.prefixPartStride = o.chunks[prefixIn], o.chunkStride[prefixIn]
+	a.suffixParts, a.suffixPartStride = o.chunks[suffixIn], o.chunkStride[suffixIn]
+}
+
+func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
+	p, o := &r.problem, &r.operands
+	a.n, a.dims = p.Length, int64(o.dims)
+	for k := range a.extent {
+		a.extent[k] = max(1, o.extent[k])
 	}
-	flags |= o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed)
-	put(c.TilesPerSplit, c.Splits, c.Segments)
-	put(c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow, c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown, c.Stages, c.StatusOffset+status)
-	put(flags, c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c))
-	hasStates := c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c)
-	hasFlags := p.Kind.readsIndices || c.NeedsFallback
-	for _, isUsed := range [...]bool{hasStates, hasFlags} { // the members workspace and reject_flags
-		if isUsed {
-			q.Address(launch.WorkspaceOperand, r.workspace)
-		} else {
-			put(0)
-		}
+	a.tilesPerSplit, a.splits, a.segments = c.TilesPerSplit, c.Splits, c.Segments
+	a.rowsPerWarp, a.rowsPerCTA, a.warpsPerRow = c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow
+	a.flagsPerRow, a.threadsAcross, a.threadsDown = c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown
+	a.stages, a.statusOffset = c.Stages, c.StatusOffset+status
+	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed)
+	a.stateOffset, a.recordOffset = c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c)
+	if c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c) {
+		r.queue.SetAddress(&a.states, launch.WorkspaceOperand, r.workspace)
 	}
-	roles := numElementRoles
-	if p.Carries {
-		roles = numRoles
+	if p.Kind.readsIndices || c.NeedsFallback {
+		r.queue.SetAddress(&a.rejectFlags, launch.WorkspaceOperand, r.workspace)
 	}
-	for i, number := range o.numbers[:roles] {
-		if number < 0 {
-			put(0)
-		} else {
-			q.Address(number, o.data[i])
-		}
-		put(o.first[i], o.step[i])
-		put(o.stride[i][:tensor.MaxRank-1]...)
+	for i := range a.inputs {
+		r.setOperand(&a.inputs[i], i)
 	}
-	if p.Carries {
-		put(o.chunks[prefixIn], o.chunkStride[prefixIn], o.chunks[suffixIn], o.chunkStride[suffixIn])
+	for i := range a.outputs {
+		r.setOperand(&a.outputs[i], numInputs+i)
 	}
+}
+
+// setOperand fills the operand of a role; one that the run does not have stays 0.
+func (r *run) setOperand(to *Strided, role int) {
+	o := &r.operands
+	if number := o.numbers[role]; number >= 0 {
+		r.queue.SetAddress(&to.data, number, o.data[role])
+	}
+	to.first, to.step = o.first[role], o.step[role]
+	copy(to.stride[:], o.stride[role][:])
 }

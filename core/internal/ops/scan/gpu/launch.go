@@ -188,7 +188,8 @@ func (r *run) summary(c *Config) error {
 // clear zeroes the flags and status words at the start of the workspace. A word has 16 bytes.
 func (r *run) clear(words int64) error {
 	r.queue.Begin()
-	r.queue.Address(launch.WorkspaceOperand, r.workspace)
-	r.queue.Launch.Put(uint64(words))
+	args := launch.Append[ClearArgs](r.queue)
+	r.queue.SetAddress(&args.data, launch.WorkspaceOperand, r.workspace)
+	args.words = words
 	return r.queue.Submit(len(r.queue.Kernels)-1, num.CeilDiv(words, launch.BlockThreads), launch.BlockThreads)
 }

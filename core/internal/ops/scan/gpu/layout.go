@@ -36,7 +36,7 @@ type vectorization struct {
 	lineAligned bool                  // tiles that begin with a cache line, too
 }
 
-// Roles of the operands in a kernel: the inputs of ScanArgs, then its outputs (state/args.cuh).
+// Roles of the operands in a kernel: the inputs of ScanArgs, then its outputs.
 const (
 	numInputs  = 3
 	numOutputs = 2

@@ -1,7 +1,7 @@
 package gpu
 
 // Tuned numbers of the kernels. Those that kernels are compiled with are generated to
-// cuda/scan/tuning.gen.cuh. All were measured on an H100 SXM5 unless a comment names another card;
+// cuda/scan/args.gen.cuh. All were measured on an H100 SXM5 unless a comment names another card;
 // the tables of the benchmark are in bench/results.
 
 // Threads of a CTA.

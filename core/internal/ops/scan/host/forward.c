@@ -15,8 +15,10 @@
 /* Sets the prefixes of a group; without states, those of the first position of a row. */
 INLINE void unpack_prefixes(enum scan_kind kind, const group *g, const double *restrict states,
                             double *restrict a, double *restrict b, double *restrict c) {
-  double initial = kind == SCAN_PRODUCT ? 1 : kind == SCAN_LOG_SUM ? -INFINITY : 0;
-  for (long l = 0; l < g->width; l++) a[l] = initial, b[l] = c[l] = 0;
+  for (long l = 0; l < g->width; l++) {
+    a[l] = initial_prefix(kind);
+    b[l] = c[l] = 0;
+  }
   if (states) for (long l = 0; l < g->lanes; l++) {
     const double *from = states + 3 * (g->lane + l);
     a[l] = from[0], b[l] = from[1], c[l] = from[2];
@@ -39,17 +41,11 @@ INLINE void init_indices(const scan_forward_call *call, const group *g, const do
 #define LOOPS "forward_loops.h"
 #include "../../../cpu/each_processor.h"
 
-#define CASE(kind, name) case kind: CHOSEN(scan_forward_##name)(call, is_upsweep, states); break;
+#define CASE(name, kind) case kind: CHOSEN(scan_forward_##name)(call, is_upsweep, states); break;
 INLINE void sweep(const scan_forward_call *call, int is_upsweep, double *states) {
   if (call->narrow) sw_scan_forward_narrow(call, is_upsweep, states);
-  else if (states || !sw_scan_forward_short(call)) switch (call->kind) {
-    CASE(SCAN_SUM, sum)
-    CASE(SCAN_PRODUCT, product)
-    CASE(SCAN_MAX_LAST, max_last)
-    CASE(SCAN_MAX_FIRST, max_first)
-    CASE(SCAN_MIN_LAST, min_last)
-    CASE(SCAN_MIN_FIRST, min_first)
-    CASE(SCAN_LOG_SUM, log_sum)
+  else if (states || !call->has_narrow || !sw_scan_forward_short(call)) {
+    switch (call->kind) { EACH_ARITHMETIC_KIND(CASE) EACH_RECORD_KIND(CASE) }
   }
 }
 

@@ -5,7 +5,6 @@ package host
 import "C"
 
 import (
-	"math"
 	"slices"
 	"unsafe"
 
@@ -55,13 +54,11 @@ func (s *Scan) startForward(args []tensor.Tensor, mayAlternate bool) *forwardRun
 		h.kind = s.Recurrence.loops[1]
 	}
 	space := s.space(args)
-	// narrow.c has no logcumsumexp, which spends its time in exponentials.
-	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM &&
-		(mayAlternate || count == 1) {
+	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && s.Recurrence.hasNarrow && (mayAlternate || count == 1) {
 		h.narrow = count
 	}
 	splitLength := int64(minSplitLength)
-	if h.kind == C.SCAN_LOG_SUM && s.Rows() < C.SCAN_LANES/2 {
+	if !s.Recurrence.hasNarrow && s.Rows() < C.SCAN_LANES/2 {
 		splitLength = minLogSumSplitLength
 	}
 	h.division = s.divide(args, &space, max(h.narrow, 1), splitLength)
@@ -103,6 +100,9 @@ func (h *forwardRun) downsweep(states []forwardState) {
 func (h *forwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	call, hasIndices := &w.forward, h.args[operand.ForwardIndices].Given()
 	call.narrow = C.int64_t(h.narrow)
+	if call.has_narrow = 0; h.Recurrence.hasNarrow {
+		call.has_narrow = 1
+	}
 	call.kind, call.lanes, call.n, call.with_index = C.int64_t(h.kind), C.int64_t(count), C.int64_t(h.lengthOf(first)), 0
 	h.setOperand(&call.x, operand.ForwardX, first, count)
 	if call.y.data = 0; isDownsweep && h.args[operand.ForwardY].Given() {
@@ -146,56 +146,4 @@ func alternatingRows(space *cpu.Space, args []tensor.Tensor) int64 {
 		}
 	}
 	return 0
-}
-
-// combineSums adds sums and their rounding errors (Knuth's TwoSum).
-func combineSums(left, right forwardState, _ bool) forwardState {
-	sum, rounding := twoSum(left[0], right[0])
-	rounding += left[1] + right[1]
-	if rounding-rounding != 0 {
-		rounding = 0
-	}
-	return forwardState{sum, rounding}
-}
-
-// twoSum is a + b and its rounding error.
-func twoSum(a, b float64) (sum, rounding float64) {
-	sum = a + b
-	part := sum - b
-	return sum, (a - part) + (b - (sum - part))
-}
-
-// combineProducts multiplies numbers m 2^e.
-func combineProducts(left, right forwardState, _ bool) forwardState {
-	p := scaledProduct(state{left[0], left[1]}, state{right[0], right[1]})
-	return forwardState{p[0], p[1]}
-}
-
-// combineRecords is the maximum of two splits with its index. Carries may have no elements.
-func combineRecords(left, right forwardState, first bool) forwardState {
-	if right[1] != 0 && beats(state{left[0], left[1]}, state{right[0], right[1]}, first) {
-		return right
-	}
-	return left
-}
-
-// combineLogSums adds sums exp(m) (1 + t), the larger m first: its own term stays the 1 of the
-// result.
-func combineLogSums(left, right forwardState, _ bool) forwardState {
-	if right[0] > left[0] {
-		left, right = right, left
-	}
-	scale := 1.0
-	if right[0] != left[0] {
-		scale = exponential(right[0], left[0])
-	}
-	if right[0] == math.Inf(-1) {
-		scale = 0 * (1 + right[1]) // NaN stays
-	}
-	t, rounding := twoSum(left[1], float64((1+right[1])*scale))
-	rounding += left[2] + float64(right[2]*scale)
-	if rounding-rounding != 0 {
-		rounding = 0
-	}
-	return forwardState{left[0], t, rounding}
 }

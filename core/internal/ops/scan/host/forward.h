@@ -6,6 +6,7 @@
 
 typedef struct {
   int64_t kind, lanes, n; /* kind: a scan_kind that reads x, not indices; n: positions of every lane */
+  int64_t has_narrow;     /* narrow.c has code for the kind */
   int64_t narrow;         /* rows that alternate in contiguous memory and form one lane: 1, 2 or 4; 0: use tiles */
   int64_t with_index;     /* maxima and minima: find indices, too. The members up to x are for indices only. */
   int64_t origin, delta;  /* the index of the first position of a row in scan order, and the distance to the next */
@@ -15,9 +16,7 @@ typedef struct {
   scan_operand x, y, indices;
 } scan_forward_call;
 
-/* A state is a prefix of three numbers: a sum and its rounding error; m and e of a product m 2^e;
-   the value of a maximum, negated for a minimum, whether there is one, and the bits of its index;
-   m, t and the rounding error of t of logcumsumexp, where y = m + log(1 + t).
+/* A state is a prefix of three numbers (forward_steps.h).
 
    upsweep sets states to the aggregates of the lanes. downsweep stores y and, if with_index, the
    indices; operands without data are not stored. Its states are the prefixes of the lanes, and

@@ -13,14 +13,8 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
   for (long k = 0; k < call->n; k += positions) {
     long n = POSITIONS(k);
     sw_scan_load(x, &call->x, WINDOW(k, n));
-    EACH_BLOCK switch (kind) {
-      case SCAN_SUM: sum_scan(exact, a + s, b + s, x + s, width, n); break;
-      case SCAN_PRODUCT: product_scan(exact, a + s, b + s, x + s, other + s, width, n); break;
-      case SCAN_LOG_SUM: log_sum_scan(exact, is_upsweep, a + s, b + s, c + s, x + s, width, n); break;
-      default:
-        record_scan(kind >= SCAN_MIN_LAST, kind == SCAN_MAX_FIRST || kind == SCAN_MIN_FIRST, with_index, a + s, b + s,
-                    index + s, here + s, x + s, other + s, call->delta, width, n);
-    }
+    EACH_BLOCK scan_block(kind, exact, is_upsweep, with_index, a + s, b + s, c + s, index + s, here + s, x + s,
+                          other + s, call->delta, width, n);
     if (is_upsweep) continue;
     if (call->y.data) sw_scan_store(&call->y, kind == SCAN_PRODUCT ? other : x, WINDOW(k, n));
     if (with_index && call->indices.data) sw_scan_store(&call->indices, other, WINDOW(k, n));
@@ -47,13 +41,8 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
     if (call->with_index) { DIRECTIONS(kind, 0, 1) } else { DIRECTIONS(kind, 0, 0) } \
   }
 
-ARITHMETIC(sum, SCAN_SUM)
-ARITHMETIC(product, SCAN_PRODUCT)
-ARITHMETIC(log_sum, SCAN_LOG_SUM)
-RECORDS(max_last, SCAN_MAX_LAST)
-RECORDS(max_first, SCAN_MAX_FIRST)
-RECORDS(min_last, SCAN_MIN_LAST)
-RECORDS(min_first, SCAN_MIN_FIRST)
+EACH_ARITHMETIC_KIND(ARITHMETIC)
+EACH_RECORD_KIND(RECORDS)
 #undef DIRECTIONS
 #undef ARITHMETIC
 #undef RECORDS

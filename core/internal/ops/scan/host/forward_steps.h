@@ -5,6 +5,18 @@
 #define STERNWAY_SCAN_FORWARD_STEPS_H
 #include "steps.h"
 
+/* A state is a prefix of three numbers:
+
+     sum            the sum and its rounding error
+     product        m and e of m 2^e
+     max, min       the value, negated for a minimum; whether there is one; the bits of its index
+     logcumsumexp   m, t and the rounding error of t, where y = m + log(1 + t)
+
+   initial_prefix is the first number before the first position of a row; the others are 0. */
+INLINE double initial_prefix(enum scan_kind kind) {
+  return kind == SCAN_PRODUCT ? 1 : kind == SCAN_LOG_SUM ? -INFINITY : 0;
+}
+
 /* If exact, the sum is compensated. */
 INLINE void sum_scan(int exact, double *restrict sum, double *restrict error, double *restrict x, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
@@ -49,9 +61,12 @@ INLINE int bounded_products(int exact, double *restrict m, const double *restric
                             double *restrict y, long width, long n) {
   double p[SCAN_LANES];
   int64_t beyond[SCAN_LANES], all = 0;
-  EACH_LANE p[l] = m[l], beyond[l] = ((e[l] != 0) & (m[l] != 0)) | IS_BEYOND(m[l], PRODUCT_MOST);
+  EACH_LANE {
+    p[l] = m[l];
+    beyond[l] = ((e[l] != 0) & (m[l] != 0)) | IS_BEYOND(m[l], PRODUCT_MOST);
+  }
   for (long k = 0; k < n; k++) {
-    EACH_LANE p[l] *= x[k * width + l], y[k * width + l] = p[l];
+    EACH_LANE y[k * width + l] = p[l] *= x[k * width + l];
     if (exact) EACH_LANE beyond[l] |= IS_BEYOND(x[k * width + l], PRODUCT_FACTOR);
     if (k % 4 == 3 || k == n - 1) EACH_LANE beyond[l] |= IS_BEYOND(p[l], PRODUCT_MOST);
   }
@@ -67,13 +82,19 @@ INLINE int scaled_products(int exact, double *restrict m, double *restrict e, co
                            double *restrict y, long width, long n) {
   double p[SCAN_LANES], power_of_p[SCAN_LANES], first[SCAN_LANES], second[SCAN_LANES];
   int64_t beyond[SCAN_LANES] = {0}, all = 0;
-  EACH_LANE p[l] = m[l], power_of_p[l] = e[l];
+  EACH_LANE {
+    p[l] = m[l];
+    power_of_p[l] = e[l];
+  }
   for (long k = 0; k < n; k++) {
     if (k % 4 == 0) EACH_LANE {
       scale(&p[l], &power_of_p[l]);
       powers_of(power_of_p[l], &first[l], &second[l]);
     }
-    EACH_LANE p[l] *= x[k * width + l], y[k * width + l] = p[l] * first[l] * second[l];
+    EACH_LANE {
+      p[l] *= x[k * width + l];
+      y[k * width + l] = p[l] * first[l] * second[l];
+    }
     if (exact) EACH_LANE beyond[l] |= IS_BEYOND(x[k * width + l], PRODUCT_FACTOR);
   }
   EACH_LANE beyond[l] |= !(p[l] - p[l] == 0);
@@ -159,6 +180,20 @@ INLINE void log_sum_scan(int exact, int is_upsweep, double *restrict m, double *
       t[l] = compensated_sum(exact, gain, t[l] * link, &error[l]);
     }
     if (!is_upsweep) EACH_LANE x[k * width + l] = m[l] + log_of_one_plus(exact ? t[l] + error[l] : t[l]);
+  }
+}
+
+/* Scans a block of a tile; a, b and c are the numbers of its states. other receives indices, or
+   products. */
+INLINE void scan_block(enum scan_kind kind, int exact, int is_upsweep, int with_index, double *a, double *b, double *c,
+                       uint64_t *index, uint64_t *here, double *x, double *other, int64_t delta, long width, long n) {
+  switch (kind) {
+    case SCAN_SUM: sum_scan(exact, a, b, x, width, n); break;
+    case SCAN_PRODUCT: product_scan(exact, a, b, x, other, width, n); break;
+    case SCAN_LOG_SUM: log_sum_scan(exact, is_upsweep, a, b, c, x, width, n); break;
+    default:
+      record_scan(kind >= SCAN_MIN_LAST, kind == SCAN_MAX_FIRST || kind == SCAN_MIN_FIRST, with_index, a, b, index,
+                  here, x, other, delta, width, n);
   }
 }
 #endif

@@ -180,31 +180,23 @@ INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, con
 #define LOOPS "kinds_loops.h"
 #include "../../../cpu/each_processor.h"
 
-#define CASE(kind, function, name, arguments) case kind: CHOSEN(scan_##function##_##name) arguments; break;
-#define EACH_DEPENDENT(function, arguments) \
-  CASE(SCAN_MAX_LAST, function, max_last, arguments) \
-  CASE(SCAN_MAX_FIRST, function, max_first, arguments) \
-  CASE(SCAN_MIN_LAST, function, min_last, arguments) \
-  CASE(SCAN_MIN_FIRST, function, min_first, arguments) \
-  CASE(SCAN_LOG_SUM, function, log_sum, arguments)
-#define EACH_KIND(function, arguments) \
-  EACH_DEPENDENT(function, arguments) \
-  CASE(SCAN_SUM, function, sum, arguments) \
-  CASE(SCAN_PRODUCT, function, product, arguments) \
-  CASE(SCAN_BY_INDEX, function, by_index, arguments) \
-  CASE(SCAN_BY_INDEX_REVERSED, function, by_index_reversed, arguments)
-
 void sw_scan_upsweep(const scan_call *call, double *states, double *carries) {
-  switch (call->kind) { EACH_KIND(upsweep, (call, states, carries)) }
+#define CASE(name, kind) case kind: CHOSEN(scan_upsweep_##name)(call, states, carries); break;
+  switch (call->kind) { EACH_ARITHMETIC_KIND(CASE) EACH_RECORD_KIND(CASE) EACH_INDEX_KIND(CASE) }
+#undef CASE
 }
 
 void sw_scan_suffix_upsweep(const scan_call *call, const double *states, double *carries, double *checkpoints) {
-  switch (call->kind) { EACH_DEPENDENT(suffix_upsweep, (call, states, carries, checkpoints)) }
+#define CASE(name, kind) case kind: CHOSEN(scan_suffix_upsweep_##name)(call, states, carries, checkpoints); break;
+  switch (call->kind) { EACH_DEPENDENT_KIND(CASE) }
+#undef CASE
 }
 
 int sw_scan_downsweep(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   int valid = 1;
-  switch (call->kind) { EACH_KIND(downsweep, (call, states, carries, checkpoints, &valid)) }
+#define CASE(name, kind) case kind: CHOSEN(scan_downsweep_##name)(call, states, carries, checkpoints, &valid); break;
+  switch (call->kind) { EACH_ARITHMETIC_KIND(CASE) EACH_RECORD_KIND(CASE) EACH_INDEX_KIND(CASE) }
+#undef CASE
   return valid;
 }
 

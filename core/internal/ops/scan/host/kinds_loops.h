@@ -194,7 +194,7 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
     GROUPS(IN_FLOAT64, upsweep(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
   }
 
-#define BY_INDEX_KIND(name, kind) UPSWEEP(name, kind) \
+#define INDICES(name, kind) UPSWEEP(name, kind) \
   TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, double *carries, \
                                                UNUSED double *checkpoints, int *valid) { \
     GROUPS(IN_FLOAT64 && call->n > SCAN_SHORT_MAX, \
@@ -203,7 +203,7 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
     ) \
   }
 
-#define KIND(name, kind) UPSWEEP(name, kind) \
+#define TILES(name, kind) UPSWEEP(name, kind) \
   TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, double *carries, \
                                                double *checkpoints, UNUSED int *valid) { \
     /* Exponentials compensate sums of few terms, too. */ \
@@ -215,17 +215,12 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
     ) \
   }
 
-KIND(sum, SCAN_SUM)
-RECORD(max_last, SCAN_MAX_LAST)
-RECORD(max_first, SCAN_MAX_FIRST)
-RECORD(min_last, SCAN_MIN_LAST)
-RECORD(min_first, SCAN_MIN_FIRST)
-KIND(log_sum, SCAN_LOG_SUM)
-BY_INDEX_KIND(by_index, SCAN_BY_INDEX)
-BY_INDEX_KIND(by_index_reversed, SCAN_BY_INDEX_REVERSED)
+EACH_TILE_KIND(TILES)
+EACH_RECORD_KIND(RECORD)
+EACH_INDEX_KIND(INDICES)
 #undef UPSWEEP
-#undef KIND
-#undef BY_INDEX_KIND
+#undef TILES
+#undef INDICES
 #undef RECORD
 #undef FLAG_RECORDS
 

@@ -183,7 +183,7 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
 
 int sw_scan_forward_short(const scan_forward_call *call) {
   const scan_operand *x = &call->x, *y = &call->y, *found = call->with_index ? &call->indices : y;
-  if (call->kind == SCAN_LOG_SUM || x->type > 1 || call->lanes < 8) return 0;
+  if (x->type > 1 || call->lanes < 8) return 0;
   if ((x->step != 1 && x->step != -1) || y->step != x->step || found->step != x->step) return 0;
   CHOSEN_256(scan_short)(call);
   return 1;

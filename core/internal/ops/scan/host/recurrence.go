@@ -33,6 +33,7 @@ type Recurrence struct {
 	// prefixes of a forward scan, which hold its results.
 	forwardInitial forwardState
 	forwardCombine func(left, right forwardState, first bool) forwardState
+	hasNarrow      bool       // narrow.c has code for the forward scan
 	carries        *carryForm // of chunks of rows
 }
 
@@ -43,7 +44,24 @@ func asItIs(s state) state { return s }
 var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, suffixIgnoresPrefix: true, toCarryIn: asItIs,
 	combine:        func(left, _ state, _ bool) state { return left },
 	applySuffix:    func(_, _ state, _ bool, carryIn float64) float64 { return carryIn },
-	forwardCombine: combineSums, carries: &sumCarries}
+	forwardCombine: combineSums, hasNarrow: true, carries: &sumCarries}
+
+// combineSums adds sums and their rounding errors (Knuth's TwoSum).
+func combineSums(left, right forwardState, _ bool) forwardState {
+	sum, rounding := twoSum(left[0], right[0])
+	rounding += left[1] + right[1]
+	if rounding-rounding != 0 {
+		rounding = 0
+	}
+	return forwardState{sum, rounding}
+}
+
+// twoSum is a + b and its rounding error.
+func twoSum(a, b float64) (sum, rounding float64) {
+	sum = a + b
+	part := sum - b
+	return sum, (a - part) + (b - (sum - part))
+}
 
 // ----------------------------------------------------------------------------------------- cumprod
 
@@ -54,7 +72,7 @@ var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initi
 	applySuffix: func(_, aggregate state, _ bool, carryIn float64) float64 {
 		return scaledBy(aggregate, carryIn)
 	},
-	forwardInitial: forwardState{1}, forwardCombine: combineProducts, carries: &productCarries}
+	forwardInitial: forwardState{1}, forwardCombine: combineProducts, hasNarrow: true, carries: &productCarries}
 
 // scaledBy is the product of m 2^e and a number.
 func scaledBy(p state, v float64) float64 {
@@ -78,6 +96,12 @@ func zeroProduct(a, b float64) float64 {
 	return 0
 }
 
+// combineProducts multiplies numbers m 2^e.
+func combineProducts(left, right forwardState, _ bool) forwardState {
+	p := scaledProduct(state{left[0], left[1]}, state{right[0], right[1]})
+	return forwardState{p[0], p[1]}
+}
+
 // ---------------------------------------------------------------------------------- cummax, cummin
 
 var (
@@ -93,7 +117,7 @@ func records(last, first int64, sign float64) Recurrence {
 			}
 			return left
 		},
-		forwardCombine: combineRecords, carries: recordCarries(sign)}
+		forwardCombine: combineRecords, hasNarrow: true, carries: recordCarries(sign)}
 }
 
 // selected passes the carry-in through a split without a new running maximum.
@@ -129,8 +153,17 @@ var indexRecurrence = Recurrence{toCarryIn: asItIs, suffixIgnoresPrefix: true, r
 
 func hasRecordFlag(_, aggregate state, _ bool) bool { return aggregate[1] != 0 }
 
+// combineRecords is the maximum of two splits with its index. Carries may have no elements.
+func combineRecords(left, right forwardState, first bool) forwardState {
+	if right[1] != 0 && beats(state{left[0], left[1]}, state{right[0], right[1]}, first) {
+		return right
+	}
+	return left
+}
+
 // ------------------------------------------------------------------------------------ logcumsumexp
 
+// logcumsumexp has no code in narrow.c: its time is that of exponentials.
 var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initial: state{math.Inf(-1), 0}, toCarryIn: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
@@ -161,4 +194,25 @@ func exponential(x, from float64) float64 {
 		return e + correction
 	}
 	return e
+}
+
+// combineLogSums adds sums exp(m) (1 + t), the larger m first: its own term stays the 1 of the
+// result.
+func combineLogSums(left, right forwardState, _ bool) forwardState {
+	if right[0] > left[0] {
+		left, right = right, left
+	}
+	scale := 1.0
+	if right[0] != left[0] {
+		scale = exponential(right[0], left[0])
+	}
+	if right[0] == math.Inf(-1) {
+		scale = 0 * (1 + right[1]) // NaN stays
+	}
+	t, rounding := twoSum(left[1], float64((1+right[1])*scale))
+	rounding += left[2] + float64(right[2]*scale)
+	if rounding-rounding != 0 {
+		rounding = 0
+	}
+	return forwardState{left[0], t, rounding}
 }

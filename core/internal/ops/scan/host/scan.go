@@ -1,7 +1,17 @@
 // Package host computes scans and their gradients on the CPU. Rows, or splits of rows, are lanes
 // that advance together, so that the loop over lanes is vector code (lanes.go). Forward scans of
-// few rows in contiguous memory use vectors along the row instead (narrow.c). The Go files divide
-// rows and combine splits, and the C files loop over positions.
+// few rows in contiguous memory use vectors along the row instead. The Go files divide rows and
+// combine splits, and the C files loop over positions. The first line that fits says which:
+//
+//	gradient by indices, rows of at most 16 end to end       kinds.c: sw_scan_scatter
+//	gradient by indices, rows of at most 4                   kinds.c: sw_scan_gather
+//	gradient by indices that no scan produces                kinds.c: sw_scan_add
+//	gradient of cumprod, cummax, cummin, or by indices       kinds_loops.h, block_loops.h
+//	gradient of another kind                                 kinds.c, steps.h
+//	forward, kind without hasNarrow                          forward_loops.h, forward_steps.h
+//	forward, 1, 2 or 4 rows alternating in memory, long      narrow.c, narrow_loops.h
+//	forward, at least 8 contiguous rows, float32 or float64  short_loops.h
+//	forward, other layouts                                   forward_loops.h, forward_steps.h
 package host
 
 import (

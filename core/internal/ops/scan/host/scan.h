@@ -36,8 +36,20 @@ typedef struct {
 void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w);
 void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w);
 
-enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN_LAST, SCAN_MIN_FIRST, SCAN_LOG_SUM,
-                 SCAN_BY_INDEX, SCAN_BY_INDEX_REVERSED, SCAN_KINDS };
+/* F(name, kind) for each kind of a list; the functions of a kind end with its name. Kinds of tiles
+   have the loops of kinds.c, the others loops of their own in kinds_loops.h. */
+#define EACH_TILE_KIND(F) F(sum, SCAN_SUM) F(log_sum, SCAN_LOG_SUM)
+#define EACH_ARITHMETIC_KIND(F) EACH_TILE_KIND(F) F(product, SCAN_PRODUCT)
+#define EACH_RECORD_KIND(F) \
+  F(max_last, SCAN_MAX_LAST) F(max_first, SCAN_MAX_FIRST) F(min_last, SCAN_MIN_LAST) F(min_first, SCAN_MIN_FIRST)
+#define EACH_INDEX_KIND(F) F(by_index, SCAN_BY_INDEX) F(by_index_reversed, SCAN_BY_INDEX_REVERSED)
+/* The suffixes of these kinds depend on the prefixes. */
+#define EACH_DEPENDENT_KIND(F) EACH_RECORD_KIND(F) F(log_sum, SCAN_LOG_SUM)
+
+#define SCAN_ENUMERATOR(name, kind) kind,
+enum scan_kind {
+  EACH_ARITHMETIC_KIND(SCAN_ENUMERATOR) EACH_RECORD_KIND(SCAN_ENUMERATOR) EACH_INDEX_KIND(SCAN_ENUMERATOR)
+};
 
 typedef struct {
   int64_t kind, lanes, n; /* n: positions of every lane */

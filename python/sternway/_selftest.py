@@ -7,12 +7,12 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from .. import errors
-from .._requirements import TORCH
-from . import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, TorchSource, error
-from .progress import Progress
-from .source import cuda_devices, usable
-from .table import Table, shape_text
+from . import errors
+from ._cases import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, TorchSource, error
+from ._cases.progress import Progress
+from ._cases.source import cuda_devices, usable
+from ._cases.table import Table, shape_text
+from ._requirements import TORCH
 
 # Rows that are no multiple of a vector and begin at odd addresses; few rows that are long enough to be cut into parts.
 SHAPES: tuple[Shape, ...] = ((67, 1031), (2, 40001))

@@ -55,6 +55,57 @@ constexpr i64 kLineAligned = 256;
 // with carries: combine the suffixes of splits and store nothing but the carry
 constexpr i64 kSummary = 512;
 
+// Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
+struct Strided {
+    char* data;  // 0: the run has no such operand
+    i64 first, step;  // offset of the first element; stride along the scanned dim
+    i64 stride[7];  // of the other dims
+};
+
+// ScanArgs is the argument of the kernels of scans. A field of the launch configuration is 0 for
+// kernels that its comment does not name.
+struct ScanArgs {
+    i64 n, dims;  // extent of the scanned dim; number of other dims
+    i64 extent[7];  // of the other dims, fastest first
+    // Tiles of a split; splits of a segment (row_cluster, column_cluster: its CTAs); segments.
+    i64 tiles_per_split, splits, segments;
+    i64 rows_per_warp;  // row_packed
+    i64 rows_per, warps_per_row;  // row_resident
+    i64 flags_per_row;  // row_tiled as a fallback pass: reject flags of a row
+    // column_tiled: threads of a CTA along a row of a panel and along a column
+    i64 threads_across, threads_down;
+    i64 stages;  // row_pipelined, column_pipelined: tiles in the circular buffer
+    // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
+    i64 status_offset;
+    i64 flags;  // bits kFirst to kSummary
+    // [bytes] from `states` to the states of splits and tiles, and to the record flags (a bit for
+    // each element, tile by tile).
+    i64 state_offset, record_offset;
+    char* states;
+    // Indices: [0] whether any row is wrong, [1 + row] whether this row is (no scan produces its
+    // indices). Fast paths: rejections, [segment] or, of row_cluster, [segment, slice]; after the
+    // last one, the CTA count of grid_sync.
+    int* reject_flags;
+    Strided inputs[3];
+    Strided outputs[2];
+};
+
+// CarryArgs is the argument of kernels with carries. Of a carry, the step is that of its numbers.
+struct CarryArgs : ScanArgs {
+    // without data: nothing enters, or the state is not stored
+    Strided prefix_in, suffix_in, suffix_out;
+    // Carries of adjacent chunks, which are combined, and their stride [numbers]. The nearest chunk
+    // is the last of a prefix and the first of a suffix.
+    i64 prefix_parts, prefix_part_stride;
+    i64 suffix_parts, suffix_part_stride;
+};
+
+// ClearArgs is the argument of scan_clear.
+struct ClearArgs {
+    uint4* data;
+    i64 words;  // of 16 bytes
+};
+
 // Tuned numbers of the kernels of each kind. Tables have entries for elements of 2, 4
 // and 8 bytes: the index is sizeof(T) / 4.
 struct CumsumTuning {

@@ -1,5 +1,4 @@
-// The launch arguments of scans, and the offsets of rows and elements in memory that follow from
-// them.
+// The operands in the arguments of scans, and the offsets of rows and elements in memory.
 //
 // Terms of all files of scan/:
 //
@@ -16,36 +15,7 @@
 #pragma once
 
 #include "common/dtype.cuh"
-#include "scan/tuning.gen.cuh"
-
-struct Strided {
-    char* data;
-    // [elements]: offset of the first element in scan order; stride along the scanned dim; strides
-    // of the other dims.
-    i64 first, step, stride[7];
-};
-
-struct ScanArgs {
-    i64 n, dims, extent[7];  // extent of the scanned dim; number of other dims and their extents, fastest first
-    // Tiles of a split; splits of a segment (row_cluster, column_cluster: its CTAs); segments.
-    i64 tiles_per_split, splits, segments;
-    // The launch configuration; a field is 0 for kernels that its comment does not name.
-    i64 rows_per_warp;                 // row_packed
-    i64 rows_per_cta, warps_per_row;   // row_resident
-    i64 flags_per_row;                 // row_tiled as a fallback pass: reject flags of a row
-    i64 threads_across, threads_down;  // column_tiled: threads of a CTA along a row of a panel and along a column
-    i64 stages;                        // row_pipelined, column_pipelined: tiles in the circular buffer
-    i64 status_offset;                 // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
-    // Bits of tuning.gen.cuh; [bytes] from `states` to the states of splits and tiles, and to the
-    // record flags (a bit for each element, tile by tile).
-    i64 flags, state_offset, record_offset;
-    char* states;
-    // Indices: [0] whether any row is wrong, [1 + row] whether this row is (no scan produces its
-    // indices). Fast paths: rejections, [segment] or, of row_cluster, [segment, slice]; after the
-    // last one, the CTA count of grid_sync.
-    int* reject_flags;
-    Strided inputs[3], outputs[2];  // without data: the run has no such operand
-};
+#include "scan/args.gen.cuh"
 
 // Inputs and outputs by number. kScanned has the elements that a scan combines: dy of a gradient,
 // the input of a forward scan. kSaved has x, or the indices of the forward, from which a gradient

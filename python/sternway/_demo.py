@@ -9,10 +9,10 @@ import math
 import statistics
 from pathlib import Path
 
-from . import CASES, FORMATS, Problem, SeriesSource, error
-from .progress import Progress
-from .source import cuda_devices
-from .table import Table, shape_text, time_text
+from ._cases import CASES, FORMATS, Problem, SeriesSource, error
+from ._cases.progress import Progress
+from ._cases.source import cuda_devices
+from ._cases.table import Table, shape_text, time_text
 
 
 def demo(*, quiet: bool = False) -> int:
@@ -42,7 +42,7 @@ def demo(*, quiet: bool = False) -> int:
 
 def one(table: Table, problem: Problem) -> float:
     """Run and time one case, print its row, and return how much longer torch takes."""
-    from ..bench.timing import measure
+    from .bench.timing import measure
 
     case, operands, torch = problem.case, problem.operands(), problem.by_torch()
     truths, ours, theirs = problem.truths(), problem.run(), torch()
