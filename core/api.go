@@ -3,14 +3,11 @@ package core
 import (
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
-	"github.com/sternway/sternway/core/internal/ops/elementwise"
-	"github.com/sternway/sternway/core/internal/ops/embedding"
-	"github.com/sternway/sternway/core/internal/ops/rope"
-	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// This file names the public types and constants of the packages below core.
+// This file names the public types and constants of the packages below core; descriptors.gen.go
+// names the descriptors.
 
 // MaxRank is the largest number of dimensions of a tensor.
 const MaxRank = tensor.MaxRank
@@ -85,7 +82,7 @@ func ErrorJSON(err error) string { return errs.ErrorJSON(err) }
 
 // Problems, families and preferences.
 type (
-	// Descriptor states one problem of a family. The descriptors below are its implementations.
+	// Descriptor states one problem of a family.
 	Descriptor = ops.Descriptor
 	// Family is a group of operations that share a descriptor.
 	Family = ops.Family
@@ -105,19 +102,3 @@ func Families() []*Family { return ops.Families() }
 // ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of
 // that family's descriptor.
 func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescriptor(text) }
-
-// The descriptors. Each documents its formula, operands and shapes.
-type (
-	DequantizePerToken           = elementwise.DequantizePerToken
-	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
-	EmbeddingBackward            = embedding.EmbeddingBackward
-	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
-	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken
-	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
-	LerpBackward                 = elementwise.LerpBackward
-	Rope                         = rope.Rope
-	RopeBackward                 = rope.RopeBackward
-	Scan                         = scan.Scan
-	ScanBackward                 = scan.ScanBackward
-	UniqueRows                   = embedding.UniqueRows
-)

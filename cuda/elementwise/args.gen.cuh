@@ -37,14 +37,6 @@ struct IterSpace {
     double scalar[4];
 };
 
-struct LerpBackwardTuning {
-    static constexpr int IN = 1, OUT = 2, MAP_UNROLL = 1, ROWS_UNROLL = 4, COLUMNS_UNROLL = 4;
-};
-
-struct LerpWeightBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
-};
-
 struct DequantizePerTokenTuning {
     static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8;
 };
@@ -59,4 +51,12 @@ struct FakeQuantizePerTokenTuning {
 
 struct FakeQuantizePerTokenBackwardTuning {
     static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 4, ROWS_UNROLL = 2;
+};
+
+struct LerpBackwardTuning {
+    static constexpr int IN = 1, OUT = 2, MAP_UNROLL = 1, ROWS_UNROLL = 4, COLUMNS_UNROLL = 4;
+};
+
+struct LerpWeightBackwardTuning {
+    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
 };

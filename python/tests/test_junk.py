@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from families import FAMILIES, Problem, make
 from forged import Lender
 from hypothesis import given, settings
 from hypothesis import strategies as hs
@@ -134,35 +135,28 @@ MAKERS: tuple[Callable[[], Any], ...] = (  # of what can be used up
 )  # fmt: skip
 JUNK = (*((lambda value=value: value) for value in VALUES), *MAKERS)
 
-X, IDS, SCALE = torch.ones(2, 3), torch.tensor([[0, 1], [1, 2]]), torch.ones(2)
+X, IDS = torch.ones(2, 3), torch.tensor([[0, 1], [1, 2]])
+PROBLEMS = {family: make(family, (2, 3), torch.float32, "cpu") for family in reversed(FAMILIES)}
+
+
+def arguments(op: str, problem: Problem) -> dict[str, Any]:
+    """The arguments of a call of the function: the inputs, the options of the descriptor, and all outputs."""
+    known = {**vars(problem.descriptor), **problem.inputs, "needs": tuple(problem.truth)}
+    known["dtype"] = None  # that of the inputs
+    return {name: known[name] for name in inspect.signature(getattr(sw, op)).parameters if known.get(name) is not None}
+
+
 FUNCTIONS: dict[str, dict[str, Any]] = {
     **{name: {"x": X} for name in KINDS},
     **{f"{name}_backward": {"dy": X, **dict.fromkeys(kind.operands[:1], X)} for name, kind in KINDS.items()},
+    **{family.op: arguments(family.op, problem) for family, problem in PROBLEMS.items() if hasattr(sw, family.op)},
     "cummin_backward": {"dy": X, "indices": torch.zeros(2, 3, dtype=torch.int64), "x": None},
-    "lerp_backward": {"dy": X, "weight": 0.5, "a": X, "b": X, "needs": ("da", "dweight")},
-    "rope": {"x": X.new_ones(1, 1, 2, 2)},
-    "rope_backward": {"dy": X.new_ones(1, 1, 2, 2)},
-    "dequantize_per_token": {"q": X.to(torch.int8), "scale": SCALE},
-    "fake_quantize_per_token": {"x": X, "scale": SCALE, "quant_min": -4, "quant_max": 3},
-    "dequantize_per_token_backward": {"dy": X, "scale": SCALE, "q": X.to(torch.int8)},
-    "fake_quantize_per_token_backward": {"dy": X, "x": X, "scale": SCALE, "quant_min": -4, "quant_max": 3},
     "embedding_bag_backward": {"dy": X, "indices": IDS, "num_embeddings": 3},
     "embedding_bag_per_sample_weights_backward": {"dy": X, "weight": X.new_ones(3, 3), "indices": IDS},
-    "embedding_backward": {"dy": X.new_ones(2, 2, 3), "indices": IDS, "num_embeddings": 3},
     "unique_rows": {"indices": IDS[0], "num_rows": 3},
 }
 DESCRIPTORS: dict[str, dict[str, Any]] = {
-    "Scan": {"kind": "cumsum", "shape": (2, 3), "dtype": "float32"},
-    "ScanBackward": {"kind": "cumsum", "shape": (2, 3), "dtype": "float32"},
-    "LerpBackward": {"shape": (2, 3), "dtype": "float32", "weight": 0.5},
-    "Rope": {"batch_size": 1, "num_heads": 1, "seq_len": 2, "head_dim": 2, "dtype": "float32"},
-    "DequantizePerToken": {"shape": (2, 3), "dtype": "float32"},
-    "FakeQuantizePerToken": {"shape": (2, 3), "dtype": "float32", "quant_min": -4, "quant_max": 3},
-    "RopeBackward": {"batch_size": 1, "num_heads": 1, "seq_len": 2, "head_dim": 2, "dtype": "float32"},
-    "DequantizePerTokenBackward": {"shape": (2, 3), "dtype": "float32"},
-    "FakeQuantizePerTokenBackward": {"shape": (2, 3), "dtype": "float32", "quant_min": -4, "quant_max": 3},
-    "EmbeddingBagBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
-    "EmbeddingBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_indices": 4, "dtype": "float32"},
+    **{type(p.descriptor).__name__.removesuffix("Descriptor"): vars(p.descriptor) for p in PROBLEMS.values()},
     "UniqueRows": {"num_rows": 3, "total": 2},
 }
 SCAN = sw.ScanBackwardDescriptor("cumprod", (2, 3), "float32")

@@ -2,7 +2,6 @@ package coretest
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
-	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
@@ -78,11 +76,8 @@ func hasCarries(d ops.Descriptor) bool {
 	return false
 }
 
-// usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantize
-// multiples of 1/16 over scales that are powers of two, so that x / scale is exact, often half way
-// between two levels, and on both sides of the bounds.
-func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) float64 {
-	fake := f == elementwise.FakeQuantize || f == elementwise.FakeQuantizeForward
+// usualValue draws numbers that every dtype holds: whole ones for integers.
+func usualValue(f *ops.Family, operand string, d tensor.DType) draw {
 	switch {
 	case d == tensor.Int8:
 		return func(r *rand.Rand) float64 { return float64(r.IntN(256) - 128) }
@@ -90,11 +85,11 @@ func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) 
 		return func(r *rand.Rand) float64 { return float64(r.IntN(256)) }
 	case !d.Floating():
 		return func(r *rand.Rand) float64 { return float64(r.IntN(2000) - 1000) }
-	case fake && operand == "scale":
-		return func(r *rand.Rand) float64 { return math.Ldexp(1, r.IntN(4)-2) }
-	case fake && operand == "x":
-		return func(r *rand.Rand) float64 { return float64(r.IntN(512)-256) / 16 }
-	case operand == "scale":
+	}
+	if o := operations[f.Name]; o != nil && o.values[operand] != nil {
+		return o.values[operand]
+	}
+	if operand == "scale" {
 		return func(r *rand.Rand) float64 { return 0.01 + r.Float64() }
 	}
 	return (*rand.Rand).NormFloat64

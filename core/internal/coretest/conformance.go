@@ -116,7 +116,7 @@ func (c *Trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType, 
 // definition evaluates the oracle on the inputs.
 func (r *arrangement) definition() [3][]sumOf {
 	var in [4][]float64
-	shapes, floatingZero := make([][]int64, len(r.Operands)), false
+	shapes := make([][]int64, len(r.Operands))
 	for i, m := range r.Operands {
 		if m == nil {
 			continue
@@ -125,9 +125,10 @@ func (r *arrangement) definition() [3][]sumOf {
 		if !ProblemOf(r.plan).Operands[i].Out {
 			in[i] = m.Values()
 		}
-		floatingZero = floatingZero || ProblemOf(r.plan).Operands[i].Name == "zero_point" && m.DType.Floating()
 	}
-	return definitionOf(r.plan.Descriptor(), floatingZero).evaluate(r.shape, shapes, in)
+	d := r.plan.Descriptor()
+	isFloating := func(i int) bool { return r.Operands[i] != nil && r.Operands[i].DType.Floating() }
+	return operations[d.Family()].define(d, isFloating).evaluate(r.shape, shapes, in)
 }
 
 // requireDefinition compares outputs of the last run with the oracle.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/core/internal/cpu"
-	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -153,26 +152,12 @@ func (m *kernelModel) run() {
 	m.reduce(m.definition())
 }
 
-// definition is the oracle of the family with the numbers of the launch.
+// definition is the oracle of the problem that the launch computes.
 func (m *kernelModel) definition() *definition {
-	switch m.family {
-	case "lerp_weight_backward":
-		return lerpDefinition(elementwise.LerpBackward{})
-	case elementwise.Lerp.Name:
-		require.True(m.t, SameNumber(1-m.scalar(0), m.scalar(1)), "1 - weight is formed on the host")
-		weight := ops.Scalar(m.scalar(0))
-		return lerpDefinition(elementwise.LerpBackward{Weight: &weight})
-	case elementwise.Dequantize.Name:
-		return dequantizeDefinition()
-	case elementwise.FakeQuantize.Name:
-		return fakeQuantizeDefinition(m.scalar(0), m.scalar(1), m.givenFloating(3))
-	case elementwise.DequantizeForward.Name:
-		return dequantizeForwardDefinition()
-	case elementwise.FakeQuantizeForward.Name:
-		return fakeQuantizeForwardDefinition(m.scalar(0), m.scalar(1), m.givenFloating(2))
-	}
-	require.Fail(m.t, "no definition", m.family)
-	return nil
+	problem := launches[m.family]
+	require.NotNil(m.t, problem, "a file of this package describes the kernels %s", m.family)
+	d := problem(m.t, [4]float64{m.scalar(0), m.scalar(1), m.scalar(2), m.scalar(3)})
+	return operations[d.Family()].define(d, m.givenFloating)
 }
 
 // givenFloating reports whether an operand is there and floating.

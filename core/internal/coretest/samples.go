@@ -4,7 +4,6 @@ import (
 	"flag"
 
 	"github.com/sternway/sternway/core/internal/ops"
-	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/ops/scan"
@@ -14,20 +13,10 @@ import (
 // Samples are problems of every family, among which every kernel of the family is the right one for
 // some.
 func Samples() []ops.Descriptor {
-	weight, single, heads := ops.Scalar(0.25), tensor.Float32, int64(1)
 	shape := []int64{4, 6}
-	return []ops.Descriptor{
-		elementwise.LerpBackward{Shape: shape, Weight: &weight},
-		elementwise.LerpBackward{Shape: shape, BShape: []int64{6}},
-		elementwise.LerpBackward{Shape: shape, AShape: []int64{4, 1}, BShape: []int64{}, WeightShape: []int64{1, 6}},
-		elementwise.DequantizePerTokenBackward{Shape: []int64{4, 1}, QDType: tensor.Uint8},
-		elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8, ScaleDType: &single},
-		elementwise.FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
-		elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
-		elementwise.DequantizePerToken{Shape: shape, QDType: tensor.Int8, ScaleDType: &single},
-		elementwise.FakeQuantizePerToken{Shape: shape, QuantMin: -8, QuantMax: 7},
+	return append([]ops.Descriptor{
 		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
-		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: &heads},
+		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: Given[int64](1)},
 		rope.Rope{BatchSize: 1, NumHeads: 3, SeqLen: 4, HeadDim: 6, Layout: "thd"},
 		scan.ScanBackward{Kind: "cumsum", Shape: shape, Dim: 1},
 		scan.ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
@@ -50,7 +39,7 @@ func Samples() []ops.Descriptor {
 		embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, IndexDType: tensor.Int64},
 		embedding.EmbeddingBackward{NumEmbeddings: 9, EmbeddingDim: 8, NumIndices: 5000, IndexDType: tensor.Int32},
 		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
-	}
+	}, elementSamples...)
 }
 
 // ElementsOf are the dtypes that a sample is instantiated in.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
@@ -11,7 +12,10 @@ import (
 // they have, and the vectors that a thread loads before it uses the first.
 func elementTuning() string {
 	var b strings.Builder
-	for _, op := range elementwise.Ops {
+	byName := slices.SortedFunc(slices.Values(elementwise.Ops), func(a, b *elementwise.Op) int {
+		return strings.Compare(a.Kernels[0].Name, b.Kernels[0].Name)
+	})
+	for _, op := range byName {
 		for _, set := range op.Kernels {
 			numbers := []string{fmt.Sprintf("IN = %d", len(set.In)), fmt.Sprintf("OUT = %d", len(set.Out))}
 			for _, unroll := range []struct {

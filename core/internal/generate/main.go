@@ -1,5 +1,6 @@
-// Generate writes the files of CUDA and Python that repeat facts of the Go core: `make generate`
-// runs it. Each fact has one statement, in Go, and the compilers of the other languages see a copy.
+// Generate writes the files of CUDA and Python that repeat facts of the Go core, and the public
+// names of its descriptors: `make generate` runs it. Each fact has one statement, in Go, and the
+// compilers of the other languages see a copy.
 package main
 
 //go:generate go run . ../../..
@@ -47,6 +48,11 @@ func files(root string) (map[string]string, error) {
 		"python/sternway/_dtypes.py":         dtypesModule(),
 		"python/sternway/_kinds.py":          kindsModule(),
 	}
+	descriptors, err := descriptorTypes()
+	if err != nil {
+		return nil, err
+	}
+	texts["core/descriptors.gen.go"] = descriptors
 	for path, h := range headers {
 		text, err := h.text(root)
 		if err != nil {

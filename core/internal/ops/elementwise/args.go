@@ -35,6 +35,3 @@ type IterSpace struct {
 	partial       launch.Address `cuda:"void*"` // [sum][chunk][kept index] in the accumulator, when chunks > 1
 	scalar        [4]float64
 }
-
-// Ops are the operations of the engine.
-var Ops = []*Op{&LerpOp, &DequantizeForwardOp, &DequantizeOp, &FakeQuantizeForwardOp, &FakeQuantizeOp}

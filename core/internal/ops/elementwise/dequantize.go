@@ -75,22 +75,22 @@ var (
 	fakeQuantizeChoices = []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("scale_dtype", tensor.Floats)}
 )
 
-// DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q,
+// dequantizeOp and fakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q,
 // zero_point of dequantize; dy, x, scale, zero_point of fake quantize.
 var (
-	DequantizeOp = Op{
+	dequantizeOp = newOp(Op{
 		inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
 		Kernels:  []KernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
 		inputsOf: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
 		products: dequantizeProducts,
-	}
-	FakeQuantizeOp = Op{
+	})
+	fakeQuantizeOp = newOp(Op{
 		inputs: 4, outputs: 3, denseInputs: 1 | 2, perToken: true,
 		Kernels:  []KernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 		f32:      fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: fakeQuantizeScalars(3),
-	}
+	})
 )
 
 // Family is "dequantize_per_token_backward".
@@ -111,7 +111,7 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	q := ops.Operand{Name: "q", Optional: true, DTypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
 	gradients := t.gradients()
 	gradients[0].Optional = true
-	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, gradients...), &DequantizeOp, []int{1, 3, 5, 6}, [4]float64{})
+	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, gradients...), dequantizeOp, []int{1, 3, 5, 6}, [4]float64{})
 	p.Aux = d.QDType.String()
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		dx, dscale, dzeroPoint := &args[4], &args[5], &args[6]
@@ -137,7 +137,7 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 		return nil, err
 	}
 	operands := append([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, t.gradients()...)
-	p := t.problem(operands, &FakeQuantizeOp, []int{2, 3, 5, 6}, bounds)
+	p := t.problem(operands, fakeQuantizeOp, []int{2, 3, 5, 6}, bounds)
 	p.Traffic += p.Traffic / 2 // x is read as well
 	p.CheckPresence = t.checkPresence
 	return p, nil

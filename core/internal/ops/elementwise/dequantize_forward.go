@@ -55,24 +55,24 @@ var (
 	})
 )
 
-// DequantizeForwardOp and FakeQuantizeForwardOp describe the operations to the engine. Inputs: q or
+// dequantizeForwardOp and fakeQuantizeForwardOp describe the operations to the engine. Inputs: q or
 // x, scale, zero_point.
 var (
-	DequantizeForwardOp = Op{
+	dequantizeForwardOp = newOp(Op{
 		inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
 		Kernels:  []KernelSet{{"dequantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4},
 		f32:      dequantizeBody[float32], f64: dequantizeBody[float64],
 		dense32: dequantizeDense[float32], dense64: dequantizeDense[float64],
-	}
-	FakeQuantizeForwardOp = Op{
+	})
+	fakeQuantizeForwardOp = newOp(Op{
 		inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
 		Kernels:  []KernelSet{{"fake_quantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4},
 		f32:      fakeQuantizeForwardBody[float32], f64: fakeQuantizeForwardBody[float64],
 		dense32: fakeQuantizeDense[float32], dense64: fakeQuantizeDense[float64],
 		scalars: fakeQuantizeScalars(2),
-	}
+	})
 )
 
 // Family is "dequantize_per_token".
@@ -91,7 +91,7 @@ func (d DequantizePerToken) Problem() (*ops.Problem, error) {
 		return nil, err
 	}
 	q := ops.Operand{Name: "q", DTypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
-	p := t.problem([]ops.Operand{q, t.scale(), t.zeroPoint(), t.result()}, &DequantizeForwardOp, []int{1, 2}, [4]float64{})
+	p := t.problem([]ops.Operand{q, t.scale(), t.zeroPoint(), t.result()}, dequantizeForwardOp, []int{1, 2}, [4]float64{})
 	p.Aux = d.QDType.String()
 	p.Traffic = p.Traffic/2 + p.Traffic/2/d.DType.Size() // q has one byte per element
 	return p, nil
@@ -107,7 +107,7 @@ func (d FakeQuantizePerToken) Problem() (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.problem([]ops.Operand{t.data("x"), t.scale(), t.zeroPoint(), t.result()}, &FakeQuantizeForwardOp, []int{1, 2}, bounds), nil
+	return t.problem([]ops.Operand{t.data("x"), t.scale(), t.zeroPoint(), t.result()}, fakeQuantizeForwardOp, []int{1, 2}, bounds), nil
 }
 
 // result is the output of a forward.

@@ -41,6 +41,15 @@ type Op struct {
 	dense64 func(scalar *[4]float64, block *denseBlock, in [][]float64)
 }
 
+// Ops are the operations of the engine, in no order.
+var Ops []*Op
+
+// newOp adds an operation to Ops.
+func newOp(op Op) *Op {
+	Ops = append(Ops, &op)
+	return &op
+}
+
 // denseBlock is a block of adjacent elements of the first input and of the output: one run, or a
 // part of it, or several whole runs.
 type denseBlock struct {

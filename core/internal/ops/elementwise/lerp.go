@@ -33,8 +33,8 @@ var Lerp = ops.Register(&ops.Family{
 
 const lerpNeedsDy, lerpNeedsWeight, lerpNeedsEnds = 1, 2, 4 | 8
 
-// LerpOp describes lerp to the engine. Inputs: dy, weight, a, b.
-var LerpOp = Op{
+// lerpOp describes lerp to the engine. Inputs: dy, weight, a, b.
+var lerpOp = newOp(Op{
 	inputs: 4, outputs: 3, denseInputs: lerpNeedsDy,
 	Kernels: []KernelSet{
 		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
@@ -42,7 +42,7 @@ var LerpOp = Op{
 	},
 	inputsOf: [3]uint8{lerpNeedsDy | lerpNeedsWeight, lerpNeedsDy | lerpNeedsWeight, lerpNeedsDy | lerpNeedsEnds},
 	products: lerpProducts,
-}
+})
 
 // Family is "lerp_backward".
 func (d LerpBackward) Family() string { return Lerp.Name }
@@ -88,7 +88,7 @@ func (d LerpBackward) Problem() (*ops.Problem, error) {
 		},
 		CheckPresence: d.checkPresence,
 		Compile: func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-			m := &mapReduce{family: Lerp, op: &LerpOp, element: d.DType, shape: d.Shape}
+			m := &mapReduce{family: Lerp, op: lerpOp, element: d.DType, shape: d.Shape}
 			if d.Weight != nil {
 				m.scalar = [4]float64{float64(*d.Weight), 1 - float64(*d.Weight)}
 			}
