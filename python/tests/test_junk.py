@@ -223,8 +223,8 @@ def one_line_or_result(call: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_any_object_as_any_argument(slot: str) -> None:
-    for make in JUNK:
-        one_line_or_result(lambda make=make: SLOTS[slot](make()))
+    for new in JUNK:
+        one_line_or_result(lambda new=new: SLOTS[slot](new()))
 
 
 @settings(max_examples=200)
@@ -250,8 +250,8 @@ def test_streams_of_a_gpu_are_checked_without_one() -> None:
     """The handle of a stream, which a run on the CPU ignores."""
     from sternway._operands import stream_handle
 
-    for make in JUNK:
-        one_line_or_result(lambda make=make: stream_handle("lerp_backward", make()))
+    for new in JUNK:
+        one_line_or_result(lambda new=new: stream_handle("lerp_backward", new()))
     assert [stream_handle("op", s) for s in (0, 7, np.int64(9), SimpleNamespace(ptr=3), SimpleNamespace(cuda_stream=4))] == [
         0,
         7,

@@ -1,5 +1,5 @@
 // Package elementwise implements operations that map each element and sum over broadcast
-// dimensions: lerp, dequantize, fake quantize. One map-reduce engine runs all of them.
+// dimensions, such as lerp and quantization. One map-reduce engine runs all of them.
 package elementwise
 
 import (
