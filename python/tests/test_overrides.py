@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import values_of
 from test_torch import NAMES, calls
 from test_transforms import recording
 from torch.nn import functional
@@ -184,7 +185,7 @@ def test_fx_traces_ours(name: str) -> None:
     exec(f"def forward({names}):\n    return function({names})", space)  # fx does not take *inputs
     traced = torch.fx.symbolic_trace(space["forward"])
     assert any(node.target in vars(st).values() for node in traced.graph.nodes)
-    y, want = traced(*inputs), function(*inputs)
+    y, want = values_of(traced(*inputs)), values_of(function(*inputs))
     assert torch.equal(y, want)
     for ours, eager in zip(torch.autograd.grad(y.sum(), inputs), torch.autograd.grad(want.sum(), inputs), strict=True):
         assert torch.equal(ours, eager)

@@ -231,12 +231,16 @@ sj.dequantize_per_token(j, j, dtype="f32")
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, str]]:
-    """The source of one program, GOOD and then BAD, and the errors of ``mypy --strict`` in it by line."""
+def checked(tmp_path_factory: pytest.TempPathFactory, root: Path) -> tuple[str, dict[int, str]]:
+    """The source of one program, GOOD and then BAD, and the errors of ``mypy --strict`` in it by line.
+
+    It shares the cache of ``make lint``, which holds the types of torch and JAX for Python 3.10.
+    """
     file: Path = tmp_path_factory.mktemp("types") / "use.py"
     text = IMPORTS + GOOD + BAD
     file.write_text(text)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", file.name]
+    cache = ["--python-version", "3.10", "--cache-dir", str(root / ".mypy_cache")]
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *cache, file.name]
     source = Path(sw.__file__).parents[1]  # of an editable installation, which mypy does not find
     found = {} if source.name == "site-packages" else {"MYPYPATH": str(source)}
     run = subprocess.run(command, capture_output=True, text=True, cwd=file.parent, env={**os.environ, **found})

@@ -46,16 +46,27 @@ def identifiers(text: str) -> Iterator[tuple[int, str]]:
             yield number, match[0]
 
 
-@cache
-def occurrences(path: str) -> dict[str, list[int]]:
-    """The lines of each identifier of a file, comments and strings included."""
-    return collect(sources()[path])
+Places = dict[str, dict[str, list[int]]]  # of each identifier, by file the lines
 
 
 @cache
-def code(path: str) -> dict[str, list[int]]:
-    """The lines of each identifier of the code of a file."""
-    return collect(code_of(path, sources()[path]))
+def occurrences() -> Places:
+    """The identifiers of all files, comments and strings included."""
+    return by_identifier({path: collect(text) for path, text in sources().items()})
+
+
+@cache
+def code() -> Places:
+    """The identifiers of the code of all files."""
+    return by_identifier({path: collect(code_of(path, text)) for path, text in sources().items()})
+
+
+def by_identifier(files: dict[str, dict[str, list[int]]]) -> Places:
+    found: Places = {}
+    for path, identifiers in files.items():
+        for identifier, lines in identifiers.items():
+            found.setdefault(identifier, {})[path] = lines
+    return found
 
 
 def code_of(path: str, text: str) -> str:
@@ -76,30 +87,35 @@ def collect(text: str) -> dict[str, list[int]]:
     return found
 
 
+@cache
+def parts_of(identifier: str) -> set[str]:
+    return {part.lower() for part in PARTS.findall(identifier)}
+
+
 def has(word: Word, identifier: str) -> bool:
     if word.shape == "name":
         return re.fullmatch(word.pattern, identifier) is not None
-    return word.pattern in (part.lower() for part in PARTS.findall(identifier))
+    return word.pattern in parts_of(identifier)
 
 
-def complaints(word: Word, path: str, text: dict[str, list[int]]) -> list[str]:
+def complaints(word: Word, places: Places) -> list[str]:
     """A line for each occurrence of a private word: where it is, and what to write."""
-    if not matches(path, word.files) or matches(path, word.exceptions):
-        return []
     return [
         f"{path}:{number}: {identifier}: write {word.standard}"
-        for identifier, lines in text.items()
+        for identifier, files in places.items()
         if has(word, identifier)
+        for path, lines in files.items()
+        if matches(path, word.files) and not matches(path, tuple(word.exceptions))
         for number in lines
     ]
 
 
-def read(word: Word, path: str) -> dict[str, list[int]]:
-    return code(path) if word.shape == "name" else occurrences(path)
+def read(word: Word) -> Places:
+    return code() if word.shape == "name" else occurrences()
 
 
 def test_no_private_words() -> None:
-    found = [line for word in WORDS for path in sources() for line in complaints(word, path, read(word, path))]
+    found = [line for word in WORDS for line in complaints(word, read(word))]
     assert not found, f"{len(found)} private words:\n" + "\n".join(sorted(found))
 
 
@@ -111,7 +127,7 @@ def test_planted_word(word: Word) -> None:
     if word.shape == "part":
         planted += [f"first_{word.planted}", f"k{word.planted.title()}Rows", f"{word.planted}Rows"]
     for identifier in planted:
-        found = complaints(word, path, collect(f"int harmless;\nint {identifier} = 0;\n"))
+        found = complaints(word, by_identifier({path: collect(f"int harmless;\nint {identifier} = 0;\n")}))
         assert found == [f"{path}:2: {identifier}: write {word.standard}"]
 
 
@@ -126,8 +142,8 @@ def test_exceptions_are_needed() -> None:
     """An exception whose files no longer have the word is taken out of the list."""
     for word in WORDS:
         for glob, reason in word.exceptions.items():
-            covered = [path for path in sources() if matches(path, (glob,)) and matches(path, word.files)]
-            assert any(has(word, identifier) for path in covered for identifier in read(word, path)), (
+            files = {path for identifier, files in read(word).items() if has(word, identifier) for path in files}
+            assert any(matches(path, (glob,)) and matches(path, word.files) for path in files), (
                 f"{word.pattern}: nothing in {glob} needs the exception ({reason})"
             )
 
