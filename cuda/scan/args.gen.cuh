@@ -70,7 +70,7 @@ struct ScanArgs {
     // Tiles of a split; splits of a segment (row_cluster, column_cluster: its CTAs); segments.
     i64 tiles_per_split, splits, segments;
     i64 rows_per_warp;  // row_packed
-    i64 rows_per, warps_per_row;  // row_resident
+    i64 rows_per_cta, warps_per_row;  // row_resident
     i64 flags_per_row;  // row_tiled as a fallback pass: reject flags of a row
     // column_tiled: threads of a CTA along a row of a panel and along a column
     i64 threads_across, threads_down;

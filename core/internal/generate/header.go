@@ -151,12 +151,16 @@ func arrayOf(t reflect.Type) string {
 	return fmt.Sprintf("[%d]", t.Len()) + arrayOf(t.Elem())
 }
 
-// word is a word of a Go name: CTAs, SM, or a word that may be capitalized.
-var word = regexp.MustCompile(`CTAs|SM|[A-Z]?[a-z0-9]+`)
+// word is a word of a Go name: CTA, CTAs, SM, or a word that may be capitalized.
+var word = regexp.MustCompile(`CTAs?|SM|[A-Z]?[a-z0-9]+`)
 
 // snake is RowPackedCTAsPerSM as row_packed_ctas_per_sm.
 func snake(name string) string {
-	return strings.ToLower(strings.Join(word.FindAllString(name, -1), "_"))
+	words := word.FindAllString(name, -1)
+	if strings.Join(words, "") != name {
+		panic(fmt.Sprintf("%s has letters that are part of no word", name))
+	}
+	return strings.ToLower(strings.Join(words, "_"))
 }
 
 // goConstant is a constant of a Go file with its comment.
