@@ -20,8 +20,9 @@ import (
 // Either products describes the outputs, or f32 and f64 compute a block of them. In a block, the
 // outputs and the first input have full length. Each other input has full length, or one number per
 // run of equal length, or one number for the block; an input in denseInputs always has full length.
-// Absent inputs and outputs are nil. The functions leave the sum of each run in sums, in float64:
-// float32 roundings would dominate where terms cancel.
+// Absent inputs and outputs are nil. The functions leave the term of each element in sums, in
+// float64: float32 roundings would dominate where terms cancel. If perToken, they leave the sum of
+// each run there.
 type Op struct {
 	inputs, outputs int
 	denseInputs     uint8       // set of inputs that always have one number per element
@@ -49,6 +50,9 @@ func newOp(op Op) *Op {
 	Ops = append(Ops, &op)
 	return &op
 }
+
+// sumsRuns reports whether f32 and f64 leave the sum of each run, not the term of each element.
+func (op *Op) sumsRuns() bool { return op.products == nil && op.perToken }
 
 // denseBlock is a block of adjacent elements of the first input and of the output: one run, or a
 // part of it, or several whole runs.

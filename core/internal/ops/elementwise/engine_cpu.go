@@ -268,10 +268,10 @@ func (h *hostPass[A]) block(w *worker[A], start, n int64) {
 		w.out[o], w.terms[o] = nil, nil
 		switch {
 		case h.summed>>o&1 == 0:
-		case h.op.products != nil:
-			w.terms[o] = cpu.RawOf[float64](&w.blocks[i], n)
-		default:
+		case h.op.sumsRuns():
 			w.terms[o] = w.blocks[i].Sums[:num.CeilDiv(n, max(1, h.run))]
+		default:
+			w.terms[o] = cpu.RawOf[float64](&w.blocks[i], n)
 		}
 		if h.stored>>o&1 != 0 {
 			w.out[o] = w.blocks[i].Wide[:n]

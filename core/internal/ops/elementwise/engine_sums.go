@@ -43,7 +43,7 @@ func sumsPerTask[A cpu.Accumulator](reduced int64) int64 {
 // addRows adds a block of output o, n values that begin at an index of the task, to the sums of
 // their rows.
 func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
-	if h.direct || h.op.products == nil { // Block.Sums holds the sum of each run
+	if h.direct || h.op.sumsRuns() { // Block.Sums holds the sum of each run
 		run := min(max(1, h.run), n)
 		for k, value := range w.blocks[h.op.inputs+o].Sums[:num.CeilDiv(n, run)] {
 			sums[(at+int64(k)*run)/reduced] += value
