@@ -14,32 +14,27 @@ import (
 // some.
 func Samples() []ops.Descriptor {
 	shape := []int64{4, 6}
-	return append([]ops.Descriptor{
+	samples := append([]ops.Descriptor{
 		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
 		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: Given[int64](1)},
 		rope.Rope{BatchSize: 1, NumHeads: 3, SeqLen: 4, HeadDim: 6, Layout: "thd"},
-		scan.ScanBackward{Kind: "cumsum", Shape: shape, Dim: 1},
-		scan.ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
-		scan.ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
-		scan.ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
-		scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
-		scan.Scan{Kind: "cumsum", Shape: shape, Dim: 1},
-		scan.Scan{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
-		scan.Scan{Kind: "cummax", Shape: shape, Tie: "first"},
-		scan.Scan{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
-		scan.Scan{Kind: "logcumsumexp", Shape: []int64{}},
-		scan.ScanBackward{Kind: "cumsum", Shape: shape, Carries: true},
-		scan.ScanBackward{Kind: "cumprod", Shape: shape, Dim: 1, Carries: true},
-		scan.ScanBackward{Kind: "cummax", Shape: shape, Dim: 1, Reverse: true, Carries: true},
-		scan.ScanBackward{Kind: "logcumsumexp", Shape: shape, Carries: true},
-		scan.Scan{Kind: "cumprod", Shape: shape, Dim: 1, Carries: true},
-		scan.Scan{Kind: "cummin", Shape: shape, Reverse: true, Carries: true},
-		scan.Scan{Kind: "logcumsumexp", Shape: []int64{}, Carries: true},
 		BagOf("sum", 5, 3, 2, 7), BagOf("mean", 9, 8, 3, 5000), BagOf("max", 4, 2, 6, 9),
 		embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, IndexDType: tensor.Int64},
 		embedding.EmbeddingBackward{NumEmbeddings: 9, EmbeddingDim: 8, NumIndices: 5000, IndexDType: tensor.Int32},
 		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
 	}, elementSamples...)
+	for i, kind := range scan.Kinds {
+		d := scan.Scan{Kind: kind.Name, Shape: shape, Dim: int64(i%2) - 1, Reverse: i%2 == 1}
+		if kind.ReadsIndices {
+			d.Tie = []string{"first", "last"}[i%2]
+		}
+		samples = append(samples, d, scan.ScanBackward(d))
+		if d.Carries = true; kind.Name != "cumsum" {
+			samples = append(samples, d)
+		}
+		samples = append(samples, scan.ScanBackward(d))
+	}
+	return append(samples, scan.Scan{Kind: "cumprod", Shape: []int64{}}, scan.ScanBackward{Kind: "cumprod", Shape: []int64{}})
 }
 
 // ElementsOf are the dtypes that a sample is instantiated in.

@@ -7,16 +7,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Scan is a cumulative operation along Dim. With i, j counted in scan order (Reverse mirrors it):
-//
-//	cumsum         y[i] = sum_{j<=i} x[j]
-//	cumprod        y[i] = prod_{j<=i} x[j]
-//	cummax, cummin y[i] = x[w],  indices[i] = w,  x[w] is the largest or smallest of x[j], j <= i
-//	logcumsumexp   y[i] = log sum_{j<=i} exp(x[j])
-//
-// A product that leaves the range of the dtype and comes back is right again, and a product that is
-// 0 stays 0 whatever follows, NaN excepted. Among equal values the last in scan order wins, or the
-// first with Tie "first"; NaN beats all. Indices are positions along Dim, with Reverse too.
+// Scan is a cumulative operation along Dim; docs/semantics.md has the formula of each kind. Among
+// equal values the last in scan order wins, or the first with Tie "first"; NaN beats all. Indices
+// are positions along Dim, with Reverse too.
 //
 // Operands: x [Shape], carry_in? -> y? [Shape], indices? [Shape] int64, carry_out?. Only cummax and
 // cummin have indices, which are not computed if they are left out. The carries (carry.go), with

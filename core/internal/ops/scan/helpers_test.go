@@ -3,12 +3,15 @@ package scan_test
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
@@ -216,4 +219,6 @@ func scanClose(c scanCase, got, want, size float64, n int) bool {
 }
 
 // hasFastPath reports whether rejected rows of a kind are recomputed by a fallback pass.
-func hasFastPath(kind string) bool { return kind == "cumprod" || kind == "logcumsumexp" }
+func hasFastPath(kind string) bool {
+	return slices.ContainsFunc(gpu.Kinds, func(k *gpu.Kind) bool { return strings.EqualFold(k.Name, kind) && k.HasFastPath() })
+}

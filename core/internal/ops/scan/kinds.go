@@ -20,7 +20,21 @@ type Kind struct {
 	backward, forward *gpu.Kind // of the gradient by x, and of the scan without indices
 }
 
-// Kinds are the scans. The Python package has the exported fields in _kinds.py.
+// Kinds are the scans. The Python package has the exported fields in _kinds.py. With i, j, k counted
+// in scan order, y and its gradient are:
+//
+//	cumsum          y[i] = sum_{j<=i} x[j]
+//	                dx[k] = sum_{i>=k} dy[i]
+//	cumprod         y[i] = prod_{j<=i} x[j]
+//	                dx[k] = L[k] R[k],  L[k] = prod_{i<k} x[i],  R[k] = dy[k] + x[k+1] R[k+1]
+//	cummax, cummin  y[i] = x[w],  indices[i] = w,  x[w] is the largest or smallest of x[j], j <= i
+//	                dx[k] = sum of dy from record k to the next record; 0 elsewhere
+//	logcumsumexp    y[i] = log sum_{j<=i} exp(x[j])
+//	                dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])
+//
+// cumprod does not divide, so zeros need no special case: a product that leaves the range of the
+// dtype and comes back is right again, and one that is 0 stays 0 whatever follows, NaN excepted.
+// logcumsumexp has a running maximum and sum, so an offset of x costs no accuracy.
 var Kinds = []*Kind{
 	{Name: "cumsum", CarrySize: 1, GradientCarrySize: 1, GradientCarrySizeFloat64: 1,
 		recurrence: &host.Sums, backward: gpu.Cumsum, forward: gpu.Cumsum},

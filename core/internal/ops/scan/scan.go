@@ -14,17 +14,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ScanBackward is the gradient of a cumulative operation along Dim. With i, k counted in scan order
-// (Reverse mirrors it):
-//
-//	cumsum         dx[k] = sum_{i>=k} dy[i]
-//	cumprod        dx[k] = L[k] R[k],  L[k] = prod_{i<k} x[i],  R[k] = dy[k] + x[k+1] R[k+1]
-//	cummax, cummin dx[k] = sum of dy from record k to the next record; 0 elsewhere
-//	logcumsumexp   dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]),  y[i] = log sum_{j<=i} exp(x[j])
-//
-// cumprod does not divide, so zeros need no special case. logcumsumexp is computed from x alone,
-// with a running maximum and sum, so an offset of x costs no accuracy. Among equal values the last
-// in scan order wins, or the first with Tie "first"; NaN beats all.
+// ScanBackward is the gradient of a cumulative operation along Dim; docs/semantics.md has the
+// formula of each kind. Among equal values the last in scan order wins, or the first with Tie
+// "first"; NaN beats all.
 //
 // Operands: dy [Shape], x? [Shape], indices? [Shape] int64, carry_in?, dcarry_out? -> dx? [Shape],
 // dcarry_in?. cumsum takes neither x nor indices, cummax and cummin one of the two, the others x.

@@ -73,17 +73,27 @@ type selectionScan struct {
 	operands  []string
 }
 
-var selectionScans = []selectionScan{
-	{"cumsum_backward", "cumsum", false, []string{"dy", "dx"}},
-	{"cumprod_backward", "cumprod", false, []string{"dy", "x", "dx"}},
-	{"cummax_backward", "cummax", false, []string{"dy", "x", "dx"}},
-	{"cummax_backward by indices", "cummax", false, []string{"dy", "indices", "dx"}},
-	{"logcumsumexp_backward", "logcumsumexp", false, []string{"dy", "x", "dx"}},
-	{"cumprod", "cumprod", true, []string{"x", "y"}},
-	{"cummax", "cummax", true, []string{"x", "y"}},
-	{"cummax with indices", "cummax", true, []string{"x", "y", "indices"}},
-	{"logcumsumexp", "logcumsumexp", true, []string{"x", "y"}},
-}
+// selectionScans are all runs that may have kernels of their own: cummin has those of cummax, and
+// forward cumsum those of its gradient.
+var selectionScans = func() (gradients []selectionScan) {
+	var forwards []selectionScan
+	for _, kind := range scan.Kinds {
+		if kind.IsMinimum {
+			continue
+		}
+		if !kind.ReadsX {
+			gradients = append(gradients, selectionScan{kind.Name + "_backward", kind.Name, false, []string{"dy", "dx"}})
+			continue
+		}
+		gradients = append(gradients, selectionScan{kind.Name + "_backward", kind.Name, false, []string{"dy", "x", "dx"}})
+		forwards = append(forwards, selectionScan{kind.Name, kind.Name, true, []string{"x", "y"}})
+		if kind.ReadsIndices {
+			gradients = append(gradients, selectionScan{kind.Name + "_backward by indices", kind.Name, false, []string{"dy", "indices", "dx"}})
+			forwards = append(forwards, selectionScan{kind.Name + " with indices", kind.Name, true, []string{"x", "y", "indices"}})
+		}
+	}
+	return append(gradients, forwards...)
+}()
 
 func (s selectionScan) descriptor(shape []int64, dtype tensor.DType, dim int64) ops.Descriptor {
 	fields := scan.Scan{Kind: s.kind, Shape: shape, DType: dtype, Dim: dim}
