@@ -20,8 +20,8 @@ type Kind struct {
 	backward, forward *gpu.Kind // of the gradient by x, and of the scan without indices
 }
 
-// Kinds are the scans. The Python package has the exported fields in _kinds.py. With i, j, k counted
-// in scan order, y and its gradient are:
+// Kinds are the scans. The Python package has the exported fields in _kinds.py. With i, j, k
+// counted in scan order, y and its gradient are:
 //
 //	cumsum          y[i] = sum_{j<=i} x[j]
 //	                dx[k] = sum_{i>=k} dy[i]
