@@ -101,7 +101,7 @@ __device__ __noinline__ void store_any(char* p, i64 dtype, A x)
     switch (dtype) {
 #define STORE(NUMBER, T) \
     case NUMBER: *reinterpret_cast<T*>(p) = static_cast<T>(x); break;
-        FOR_EACH_STORED_FLOAT(STORE)
+        FOR_EACH_FLOAT_NUMBER(STORE)
 #undef STORE
     }
 }

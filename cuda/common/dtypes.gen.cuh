@@ -11,15 +11,15 @@ constexpr i64 kLastFloat = BF16;
 // The logarithm of the size of an element in bytes, 2 bits for each dtype.
 constexpr int kLogSizes = 0xe05e;
 
-// X(name, type, accumulator type, ...) for each float that operations compute in.
+// X(name, type, accumulator type, ...) for each float.
 #define FOR_EACH_FLOAT(X, ...) \
     X(f32, float, float, __VA_ARGS__) \
     X(f64, double, double, __VA_ARGS__) \
     X(f16, __half, float, __VA_ARGS__) \
     X(bf16, __nv_bfloat16, float, __VA_ARGS__)
 
-// X(number, type) for each float, also of types in which operands are stored only.
-#define FOR_EACH_STORED_FLOAT(X) \
+// X(number, type) for each float.
+#define FOR_EACH_FLOAT_NUMBER(X) \
     X(F32, float) \
     X(F64, double) \
     X(F16, __half) \

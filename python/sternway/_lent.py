@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import math
+import struct
 from typing import Any
 
 from . import _library, errors
@@ -79,6 +80,10 @@ def capsule_of(x: Any, stream: int | None) -> Any:
         return x.__dlpack__(max_version=(1, 1), **options)
     except TypeError:  # a producer from before DLPack 1.0
         return x.__dlpack__(**options)
+
+
+_FORMATS = {0: {1: "b", 4: "i", 8: "q"}, 1: {1: "B"}, 2: {2: "e", 4: "f", 8: "d"}}
+"""Formats of struct by DLPack's code and the bytes of an element."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -164,7 +169,10 @@ class Lent:
 
         if self.shape or self.device != "cpu" or self.dtype not in DTYPES:
             raise TypeError("only an array of rank 0 on the CPU is a number")
-        return DTYPES[self.dtype].number(ctypes.string_at(self.address, self.itemsize))
+        code, data = DTYPES[self.dtype].code, ctypes.string_at(self.address, self.itemsize)
+        if self.dtype == "bfloat16":  # the upper half of a float32
+            return float(struct.unpack("=f", b"\0\0" + data)[0])
+        return float(struct.unpack(f"={_FORMATS[code][self.itemsize]}", data)[0])
 
 
 def _merged(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:

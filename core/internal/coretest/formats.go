@@ -33,7 +33,7 @@ func newNarrowFormat(float tensor.Float) *NarrowFormat {
 		e, m := magnitude>>f.Fraction, float64(magnitude%(1<<f.Fraction))
 		value := math.Ldexp(m+math.Ldexp(1, f.Fraction), e-bias-f.Fraction)
 		switch {
-		case magnitude > f.Infinity() || f.IsFinite && magnitude == f.Infinity():
+		case magnitude > f.Infinity():
 			value = math.NaN()
 		case magnitude == f.Infinity():
 			value = math.Inf(1)
@@ -51,14 +51,8 @@ func newNarrowFormat(float tensor.Float) *NarrowFormat {
 // sign is the bit of the sign.
 func (f *NarrowFormat) sign() int { return 1 << (f.Exponent + f.Fraction) }
 
-// Infinity is the pattern that follows the largest number: infinity, or a NaN in a format without
-// infinities.
-func (f *NarrowFormat) Infinity() int {
-	if f.IsFinite {
-		return f.sign() - 1
-	}
-	return f.sign() - 1<<f.Fraction
-}
+// Infinity is the pattern of infinity, which follows the largest number.
+func (f *NarrowFormat) Infinity() int { return f.sign() - 1<<f.Fraction }
 
 // Nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to
 // infinity are ordered as their values are; infinity takes the place of the number that would

@@ -132,11 +132,15 @@ func storageOf[A Accumulator](d tensor.DType) Storage[A] {
 	case d.IsNarrow():
 		return narrowStorage[A, uint16](d)
 	}
-	return map[tensor.DType]Storage[A]{
+	storage, known := map[tensor.DType]Storage[A]{
 		tensor.Float32: convertedStorage[float32, A](), tensor.Float64: convertedStorage[float64, A](),
 		tensor.Int8: int8Storage[A, int8](tensor.Int8), tensor.Uint8: int8Storage[A, uint8](tensor.Uint8),
 		tensor.Int32: convertedStorage[int32, A](), tensor.Int64: convertedStorage[int64, A](),
 	}[d]
+	if !known {
+		panic("no storage of " + d.String())
+	}
+	return storage
 }
 
 // Storages32 and Storages64 are the tables for accumulators of float32 and float64, by row of

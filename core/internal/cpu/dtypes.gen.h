@@ -9,7 +9,7 @@
 enum { DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16, DTYPE_i8, DTYPE_u8, DTYPE_i32, DTYPE_i64 };
 static const long DTYPE_SIZE[] __attribute__((unused)) = {4, 8, 2, 2, 1, 1, 4, 8};
 
-/* X(suffix, type in memory, type of arithmetic) for each float that operations compute in. */
+/* X(suffix, type in memory, type of arithmetic) for each float. */
 #define EACH_FLOAT(X) \
     X(f32, float, float) \
     X(f64, double, double) \

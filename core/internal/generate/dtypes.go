@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -21,7 +22,7 @@ func rowsOf(condition func(*tensor.DTypeRow) bool) (rows []*tensor.DTypeRow) {
 	return rows
 }
 
-func isFloat(row *tensor.DTypeRow) bool { return row.DType.Floating() && !row.IsStoredOnly }
+func isFloat(row *tensor.DTypeRow) bool { return row.DType.Floating() }
 
 func isNarrow(row *tensor.DTypeRow) bool { return row.DType.IsNarrow() }
 
@@ -85,7 +86,7 @@ func cDTypes() string {
 /* Rows of tensor.DTypeRows, and the bytes of an element of each. */
 ` + numbers("enum", func(suffix string) string { return "DTYPE_" + suffix }) +
 		"static const long DTYPE_SIZE[] __attribute__((unused)) = {" + strings.Join(sizes, ", ") + "};\n" + `
-/* X(suffix, type in memory, type of arithmetic) for each float that operations compute in. */
+/* X(suffix, type in memory, type of arithmetic) for each float. */
 ` + list("EACH_FLOAT", "", rowsOf(isFloat), func(row *tensor.DTypeRow) []string { return append(stored(row), wideType(row)) }) + `
 /* X(suffix, type in memory) for each float of at most 16 bits, which is converted to float32. */
 ` + list("EACH_NARROW", "", rowsOf(isNarrow), stored) + `
@@ -96,8 +97,8 @@ func cDTypes() string {
 // cEachFloat is the header of C that includes another one for each float.
 func cEachFloat() string {
 	var b strings.Builder
-	b.WriteString("/* " + generated + " */\n\n" + `/* Includes FLOAT_LOOPS once for each float that operations compute in. STORED is the type in memory,
-   WIDE the type of arithmetic, FOR(name) the name of its function. */
+	b.WriteString("/* " + generated + " */\n\n" + `/* Includes FLOAT_LOOPS once for each float. STORED is the type in memory, WIDE the type of
+   arithmetic, FOR(name) the name of its function. */
 `)
 	for _, row := range rowsOf(isFloat) {
 		fmt.Fprintf(&b, "#define STORED %s\n#define WIDE %s\n#define FOR(name) AT(name##_%s)\n#include FLOAT_LOOPS\n#undef STORED\n#undef WIDE\n#undef FOR\n\n",
@@ -127,10 +128,10 @@ func cudaDTypes() string {
 ` + numbers("enum DType : i64", strings.ToUpper) + "constexpr i64 kLastFloat = " + last + ";\n" + `
 // The logarithm of the size of an element in bytes, 2 bits for each dtype.
 ` + fmt.Sprintf("constexpr int kLogSizes = %#x;\n", sizes) + `
-// X(name, type, accumulator type, ...) for each float that operations compute in.
+// X(name, type, accumulator type, ...) for each float.
 ` + list("FOR_EACH_FLOAT", ", ...", rowsOf(isFloat), func(row *tensor.DTypeRow) []string { return []string{row.Suffix, row.CUDA, wideType(row)} }) + `
-// X(number, type) for each float, also of types in which operands are stored only.
-` + list("FOR_EACH_STORED_FLOAT", "", rowsOf(func(row *tensor.DTypeRow) bool { return row.DType.Floating() }), number) + `
+// X(number, type) for each float.
+` + list("FOR_EACH_FLOAT_NUMBER", "", rowsOf(isFloat), number) + `
 // X(number, type) for each float of at most 16 bits.
 ` + list("FOR_EACH_NARROW", "", rowsOf(isNarrow), number)
 }
@@ -154,15 +155,14 @@ static const struct {
 	return b.String()
 }
 
-const dtypesHead = `"""The element types of operands.
+const dtypesHead = `# ` + generated + `
+"""The element types of operands.
 
-core/internal/generate writes this file from the tables of the Go core: run ` + "``make generate``" + `.
+` + "``make generate``" + ` writes it from the tables of the Go core.
 """
 
 from __future__ import annotations
 
-import math
-import sys
 from typing import NamedTuple
 
 
@@ -174,38 +174,10 @@ class DType(NamedTuple):
     """In bytes."""
     code: int
     """DLPack's code of the type."""
-    exponent: int
-    """Bits of the exponent of a float; 0 for an integer."""
-    fraction: int
-    """Bits of the fraction of a float."""
-    is_finite: bool
-    """Whether a float has no infinities: only the pattern of all ones is no number."""
-
-    @property
-    def eps(self) -> float:
-        """The distance from 1 to the next number of a float."""
-        return math.ldexp(1.0, -self.fraction)
-
-    @property
-    def tiny(self) -> float:
-        """The smallest positive number of a float that has all digits of the fraction."""
-        return math.ldexp(1.0, 2 - (1 << (self.exponent - 1)))
-
-    def number(self, data: bytes) -> float:
-        """The number that the bytes of an element are."""
-        bits = int.from_bytes(data, sys.byteorder, signed=self.code == 0)
-        if not self.exponent:
-            return float(bits)
-        sign, magnitude = divmod(bits, 1 << (self.exponent + self.fraction))
-        power, digits = divmod(magnitude, 1 << self.fraction)
-        greatest = (1 << self.exponent) - 1
-        if self.is_finite and power == greatest and digits == (1 << self.fraction) - 1:
-            value = math.nan
-        elif not self.is_finite and power == greatest:
-            value = math.nan if digits else math.inf
-        else:  # a power of 0 is that of subnormal numbers
-            value = math.ldexp((digits * self.eps + (power > 0)) * self.tiny, max(power - 1, 0))
-        return -value if sign else value
+    eps: float
+    """The distance from 1 to the next number of a float; 0 for an integer."""
+    tiny: float
+    """The smallest positive number of a float that has all digits of the fraction; 0 for an integer."""
 
 
 DTYPES = {
@@ -217,14 +189,20 @@ DTYPES = {
 func dtypesModule() string {
 	var b strings.Builder
 	b.WriteString(dtypesHead)
-	isTrue := map[bool]string{false: "False", true: "True"}
 	for _, row := range rowsOf(nil) {
-		fmt.Fprintf(&b, "        DType(%q, %d, %d, %d, %d, %s),\n", row.DType, row.DType.Size(), row.DType.Code, row.Float.Exponent, row.Float.Fraction, isTrue[row.Float.IsFinite])
+		eps, tiny := "0", "0"
+		if isFloat(row) {
+			eps, tiny = power(row.Float.Epsilon()), power(row.Float.Normal())
+		}
+		fmt.Fprintf(&b, "        DType(%q, %d, %d, %s, %s),\n", row.DType, row.DType.Size(), row.DType.Code, eps, tiny)
 	}
 	var accumulators []string
 	for _, d := range tensor.Floats {
 		accumulators = append(accumulators, fmt.Sprintf("    %q: %q,\n", d, d.Accumulator()))
 	}
-	b.WriteString("    )\n}\n\"\"\"By name.\"\"\"\n\nBEYOND_NUMPY = tuple(name for name, dtype in DTYPES.items() if dtype.code not in (0, 1, 2))\n\"\"\"The types that NumPy has from ml_dtypes alone.\"\"\"\n\nACCUMULATORS = {\n" + strings.Join(accumulators, "") + "}\n\"\"\"The type of arithmetic of each float that operations compute in.\"\"\"\n")
+	b.WriteString("    )\n}\n\"\"\"By name.\"\"\"\n\nBEYOND_NUMPY = tuple(name for name, dtype in DTYPES.items() if dtype.code not in (0, 1, 2))\n\"\"\"The types that NumPy has from ml_dtypes alone.\"\"\"\n\nACCUMULATORS = {\n" + strings.Join(accumulators, "") + "}\n\"\"\"The type of arithmetic of each float.\"\"\"\n")
 	return b.String()
 }
+
+// power is a power of two in Python.
+func power(x float64) string { return fmt.Sprintf("2.0**%d", math.Ilogb(x)) }

@@ -46,21 +46,17 @@ type DTypeRow struct {
 	CUDA   string // the type in CUDA
 	XLA    int    // the number of the type in XLA
 	Float  Float
-	// IsStoredOnly marks a float that operands may be stored in, and that no descriptor names as
-	// the type of an operation. It has conversions, and no kernels.
-	IsStoredOnly bool
 }
 
 // Float is the format of a floating-point type: the bits of the exponent and of the fraction. Both
 // are 0 for an integer.
 type Float struct {
 	Exponent, Fraction int
-	IsFinite           bool // without infinities: only the pattern of all ones is no number
 }
 
 // DTypeRows is the table of element types, from which `make generate` writes the tables of the
-// other languages. Kernels receive the index of a row as the code of a dtype. The floats of
-// operations come first, then the other floats, then the integers.
+// other languages. Kernels receive the index of a row as the code of a dtype. Floats
+// come first.
 var DTypeRows = [...]DTypeRow{
 	{DType: Float32, Suffix: "f32", CUDA: "float", XLA: 11, Float: Float{Exponent: 8, Fraction: 23}},
 	{DType: Float64, Suffix: "f64", CUDA: "double", XLA: 12, Float: Float{Exponent: 11, Fraction: 52}},
@@ -77,7 +73,7 @@ var Floats = floats()
 
 func floats() (list []DType) {
 	for i := range DTypeRows {
-		if row := &DTypeRows[i]; row.DType.Floating() && !row.IsStoredOnly {
+		if row := &DTypeRows[i]; row.DType.Floating() {
 			list = append(list, row.DType)
 		}
 	}

@@ -51,9 +51,8 @@ void sw_bag_terms_f64_wide(const sw_bag_terms *);
 
 /* Element first + e of the output, counted row by row, is dot(dy of bags[e], row rows[e] of
    weight), both without gaps; 0 where rows[e] is no row, all bits set. Each is as wide as the
-   function says, or of at most 16 bits, as dy_narrow and weight_narrow
-   say. dots: scratch for n. scratch: a
-   row of weight in float64, and one in float32. */
+   function says, or of at most 16 bits, as dy_narrow and weight_narrow say. dots: scratch for n.
+   scratch: a row of weight in float64, and one in float32. */
 typedef struct {
   sw_bag_out out;
   uintptr_t dy, weight, bags, rows, dots, scratch;
