@@ -95,6 +95,7 @@ func (r *run) pack(c *Config, flags, status int64) {
 	a.suffixParts, a.suffixPartStride = o.chunks[suffixIn], o.chunkStride[suffixIn]
 }
 
+// fill fills the argument of a kernel without carries, whose fields are all 0.
 func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	p, o := &r.problem, &r.operands
 	a.n, a.dims = p.Length, int64(o.dims)
@@ -129,4 +130,11 @@ func (r *run) setOperand(to *Strided, role int) {
 	}
 	to.first, to.step = o.first[role], o.step[role]
 	copy(to.stride[:], o.stride[role][:])
+}
+
+func flagIf(set bool, flag int64) int64 {
+	if set {
+		return flag
+	}
+	return 0
 }

@@ -1,0 +1,185 @@
+package gpu
+
+// The operands of a run by their roles, as kernels index them.
+
+import (
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Roles of the operands in a kernel: the inputs of ScanArgs, then its outputs.
+const (
+	numInputs  = 3
+	numOutputs = 2
+
+	scanned         = 0             // dy; the input of a forward scan
+	saved           = 1             // x, or the indices of the forward
+	result          = numInputs     // dx; the result of a forward scan
+	indices         = numInputs + 1 // the indices that a forward scan stores
+	numElementRoles = numInputs + numOutputs
+)
+
+// Roles of the carries, which are members of CarryArgs.
+const (
+	prefixIn  = numElementRoles + iota // the carry_in of a gradient
+	suffixIn                           // the carry_in of a forward scan; the dcarry_out of a gradient
+	suffixOut                          // the carry_out of a forward scan; the dcarry_in of a gradient
+	numRoles
+)
+
+// roles are the numbers of the operands in the arguments of a run, -1 where no operand has the
+// role; and whether indices are among them.
+func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
+	for i := range numbers {
+		numbers[i] = -1
+	}
+	if s.IsForward {
+		numbers[scanned], numbers[result], numbers[indices] = operand.ForwardX, operand.ForwardY, operand.ForwardIndices
+		numbers[suffixIn], numbers[suffixOut] = operand.ForwardCarryIn, operand.ForwardCarryOut
+		hasIndices = args[operand.ForwardIndices].Given()
+	} else {
+		numbers[scanned], numbers[saved], numbers[result] = operand.Dy, operand.X, operand.Dx
+		numbers[prefixIn], numbers[suffixIn], numbers[suffixOut] = operand.CarryIn, operand.DCarryOut, operand.DCarryIn
+		if hasIndices = args[operand.Indices].Given(); hasIndices {
+			numbers[saved] = operand.Indices
+		}
+	}
+	for i, number := range numbers {
+		if number >= 0 && !args[number].Given() {
+			numbers[i] = -1
+		}
+	}
+	return numbers, hasIndices
+}
+
+// stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
+// other dimensions, fastest in the result first.
+type stridedOperands struct {
+	numbers [numRoles]int     // in the arguments of the run; -1: no operand has the role
+	data    [numRoles]uintptr // addresses
+	dims    int               // other dimensions
+	extent  [tensor.MaxRank]int64
+	first   [numRoles]int64 // element at position 0
+	step    [numRoles]int64 // stride of the scanned dimension [elements]; of a carry, of its numbers
+	stride  [numRoles][tensor.MaxRank]int64
+	// Of a carry: how many carries the operand is, and their stride [elements]. The nearest chunk
+	// comes first for a suffix, and last for a prefix.
+	chunks, chunkStride [numRoles]int64
+}
+
+// stridedOf orders the other dimensions by stride of the result, smallest first, and merges those
+// that are one dimension in every operand.
+func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tensor) stridedOperands {
+	o := stridedOperands{numbers: numbers}
+	for i, number := range o.numbers {
+		if number >= 0 {
+			o.data[i] = args[number].Data
+		}
+		if number >= 0 && (len(shape) > 0 || i >= numElementRoles) {
+			o.step[i] = strideAlong(&args[number], i, dim, dim, len(shape))
+		}
+		if number >= 0 && i >= numElementRoles {
+			o.setChunks(i, &args[number], len(shape))
+		}
+	}
+	for _, k := range fastestFirst(shape, dim, args[numbers[result]].Strides[:]) {
+		var stride [numRoles]int64
+		for i, number := range o.numbers {
+			if number >= 0 {
+				stride[i] = strideAlong(&args[number], i, k, dim, len(shape))
+			}
+		}
+		o.append(shape[k], stride)
+	}
+	return o
+}
+
+// strideAlong is the stride of an operand along dimension k of the shape. A carry has no dimension
+// dim: the numbers of a row are in its last dimension, and this is their stride.
+func strideAlong(t *tensor.Tensor, role, k, dim, rank int) int64 {
+	strides := t.ElementStrides()
+	switch {
+	case role < numElementRoles:
+		return strides[k]
+	case k == dim:
+		return strides[len(strides)-1]
+	case k > dim:
+		k--
+	}
+	if int(t.NDim) > max(rank, 1) { // several carries
+		k++
+	}
+	return strides[k]
+}
+
+// fastestFirst returns the dimensions other than the scanned one that have more than one element,
+// smallest stride first.
+func fastestFirst(shape []int64, dim int, strides []int64) (order []int) {
+	for k, extent := range shape {
+		if k == dim || extent == 1 {
+			continue
+		}
+		at := len(order)
+		for order = append(order, k); at > 0 && num.Abs(strides[order[at-1]]) >= num.Abs(strides[k]); at-- {
+			order[at] = order[at-1]
+		}
+		order[at] = k
+	}
+	return order
+}
+
+// append adds a slower dimension, or continues the last one where that is possible in every
+// operand.
+func (o *stridedOperands) append(extent int64, stride [numRoles]int64) {
+	if last := o.dims - 1; last >= 0 && o.continues(last, stride) {
+		o.extent[last] *= extent
+		return
+	}
+	o.extent[o.dims] = extent
+	for i := range stride {
+		o.stride[i][o.dims] = stride[i]
+	}
+	o.dims++
+}
+
+// continues reports whether a slower dimension continues dimension k in every operand.
+func (o *stridedOperands) continues(k int, stride [numRoles]int64) bool {
+	for i := range stride {
+		if stride[i] != o.stride[i][k]*o.extent[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp,
+// are mirrored together, so that they still do.
+func (o *stridedOperands) reverse(p *Problem, c *Config) {
+	for i, number := range o.numbers[:numElementRoles] {
+		if number < 0 {
+			continue
+		}
+		o.first[i] = (p.Length - 1) * o.step[i]
+		o.step[i] = -o.step[i]
+		if c.RowsPerWarp > 0 && o.dims == 1 {
+			o.first[i] += (o.extent[0] - 1) * o.stride[i][0]
+			o.stride[i][0] = -o.stride[i][0]
+		}
+	}
+}
+
+// repeats reports whether one number is read for a whole row of an operand, or for all rows of a
+// warp if they are packed.
+func (o *stridedOperands) repeats(role int, packed bool) bool {
+	return role == scanned && o.step[role] == 0 && (!packed || o.stride[role][0] == 0)
+}
+
+// lowest is the address of the lowest of the first `count` adjacent elements of an operand.
+func (o *stridedOperands) lowest(role int, count int64, p *Problem) int64 {
+	first := o.first[role]
+	if o.step[role] < 0 {
+		first -= count - 1
+	}
+	return int64(o.data[role]) + first*p.ElementSize
+}
