@@ -124,7 +124,8 @@ struct RowTile {
         else if (!prefix_only)
             y.start(ys, K::template pad_y<T>(args));
         const unsigned first = TILED && span.is_chunk ? 0 : segment_heads_of(span);
-        // A shuffle keeps the mask in one register instead of one predicate a bit.
+        // The compiler would keep a predicate for each bit of a mask whose origin it sees. A
+        // shuffle hides the origin, so that the mask stays in one register.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
         ThreadScan thread;
         thread.begin(args);

@@ -58,8 +58,8 @@ func (s *Scan) startForward(args []tensor.Tensor, mayAlternate bool) *forwardRun
 		h.narrow = count
 	}
 	splitLength := int64(minSplitLength)
-	if !s.Recurrence.hasNarrow && s.Rows() < C.SCAN_LANES/2 {
-		splitLength = minLogSumSplitLength
+	if s.Recurrence.splitsFewRowsMore && s.Rows() < C.SCAN_LANES/2 {
+		splitLength = splitMultiple
 	}
 	h.division = s.divide(args, &space, max(h.narrow, 1), splitLength)
 	return h

@@ -6,8 +6,9 @@
 TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upsweep, int with_index,
                                     const scan_forward_call *call, const group *g, double *states) {
   SIZES;
-  double x[SCAN_TILE], other[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
-  uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST]; /* other: indices, or products */
+  double x[SCAN_TILE], other[SCAN_TILE]; /* other: indices, or products */
+  double a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
+  uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST];
   unpack_prefixes(kind, g, is_upsweep ? NULL : states, a, b, c);
   if (with_index) init_indices(call, g, c, index, here);
   for (long k = 0; k < call->n; k += positions) {

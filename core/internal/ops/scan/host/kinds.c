@@ -50,7 +50,8 @@ INLINE void upsweep(enum scan_kind kind, int exact, const scan_call *call, const
   double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
   double has_record[SCAN_WIDEST], suffix[SCAN_WIDEST], error[SCAN_WIDEST];
   uint64_t expected[SCAN_WIDEST], mismatch[SCAN_WIDEST];
-  int is_backward = kind == SCAN_SUM, wants_suffix = (is_backward || BY_INDEX(kind)) && carries;
+  /* A sum walks from the last tile to the first. */
+  int from_end = kind == SCAN_SUM, wants_suffix = (from_end || BY_INDEX(kind)) && carries;
   for (long l = 0; l < width; l++) {
     a[l] = b[l] = has_record[l] = error[l] = suffix[l] = 0;
     expected[l] = mismatch[l] = 0;
@@ -58,8 +59,8 @@ INLINE void upsweep(enum scan_kind kind, int exact, const scan_call *call, const
   if (wants_suffix) copy(g, carries, suffix);
   if (BY_INDEX(kind)) init_expected(call, g, states, expected, b);
   for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
-    long k = (is_backward ? last - i : i) * positions, n = POSITIONS(k);
-    const scan_window *window = is_backward ? WINDOW_BACK(k, n) : WINDOW(k, n);
+    long k = (from_end ? last - i : i) * positions, n = POSITIONS(k);
+    const scan_window *window = from_end ? WINDOW_BACK(k, n) : WINDOW(k, n);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, window);
     if (wants_suffix) sw_scan_load(dy, &call->dy, window);
     EACH_BLOCK {

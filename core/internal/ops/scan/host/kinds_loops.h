@@ -203,7 +203,7 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
     ) \
   }
 
-#define TILES(name, kind) UPSWEEP(name, kind) \
+#define SHARED(name, kind) UPSWEEP(name, kind) \
   TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, double *carries, \
                                                double *checkpoints, UNUSED int *valid) { \
     /* Exponentials compensate sums of few terms, too. */ \
@@ -215,11 +215,11 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
     ) \
   }
 
-EACH_TILE_KIND(TILES)
+EACH_SHARED_KIND(SHARED)
 EACH_RECORD_KIND(RECORD)
 EACH_INDEX_KIND(INDICES)
 #undef UPSWEEP
-#undef TILES
+#undef SHARED
 #undef INDICES
 #undef RECORD
 #undef FLAG_RECORDS

@@ -24,10 +24,6 @@ const (
 	minSplitLength   = 512
 	maxSplitLength   = 4096
 	splitMultiple    = 64
-
-	// Of few rows of logcumsumexp, whose time is that of the exponentials of a group of lanes: two
-	// sweeps of a full group are faster than one of a group that is mostly empty.
-	minLogSumSplitLength = splitMultiple
 )
 
 // division is the division of one run into lanes, with the operands in scan order.

@@ -33,8 +33,11 @@ type Recurrence struct {
 	// prefixes of a forward scan, which hold its results.
 	forwardInitial forwardState
 	forwardCombine func(left, right forwardState, first bool) forwardState
-	hasNarrow      bool       // narrow.c has code for the forward scan
-	carries        *carryForm // of chunks of rows
+	hasNarrow      bool // narrow.c has code for the forward scan
+	// splitsFewRowsMore cuts few rows of a forward scan into shorter splits. Where arithmetic takes
+	// the time, two sweeps of a full group of lanes are faster than one of a mostly empty group.
+	splitsFewRowsMore bool
+	carries           *carryForm // of chunks of rows
 }
 
 func asItIs(s state) state { return s }
@@ -163,7 +166,7 @@ func combineRecords(left, right forwardState, first bool) forwardState {
 
 // ------------------------------------------------------------------------------------ logcumsumexp
 
-// logcumsumexp has no code in narrow.c: its time is that of exponentials.
+// logcumsumexp has no code in narrow.c, as its time is that of exponentials.
 var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initial: state{math.Inf(-1), 0}, toCarryIn: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
@@ -173,7 +176,7 @@ var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initia
 		// A suffix is relative to the running maximum of x; rescale changes the reference.
 		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], aggregate[0])) * carryIn
 	},
-	forwardInitial: forwardState{math.Inf(-1)}, forwardCombine: combineLogSums, carries: &logSumCarries}
+	forwardInitial: forwardState{math.Inf(-1)}, forwardCombine: combineLogSums, splitsFewRowsMore: true, carries: &logSumCarries}
 
 // rescale is the sum of a state relative to another maximum; equal infinities keep it.
 func rescale(s state, m float64) float64 {

@@ -36,10 +36,11 @@ typedef struct {
 void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w);
 void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w);
 
-/* F(name, kind) for each kind of a list; the functions of a kind end with its name. Kinds of tiles
-   have the loops of kinds.c, the others loops of their own in kinds_loops.h. */
-#define EACH_TILE_KIND(F) F(sum, SCAN_SUM) F(log_sum, SCAN_LOG_SUM)
-#define EACH_ARITHMETIC_KIND(F) EACH_TILE_KIND(F) F(product, SCAN_PRODUCT)
+/* F(name, kind) for each kind of a list; the functions of a kind end with its name. Shared kinds
+   have the loops `upsweep` and `downsweep` of kinds.c, the others loops of their own in
+   kinds_loops.h. */
+#define EACH_SHARED_KIND(F) F(sum, SCAN_SUM) F(log_sum, SCAN_LOG_SUM)
+#define EACH_ARITHMETIC_KIND(F) EACH_SHARED_KIND(F) F(product, SCAN_PRODUCT)
 #define EACH_RECORD_KIND(F) \
   F(max_last, SCAN_MAX_LAST) F(max_first, SCAN_MAX_FIRST) F(min_last, SCAN_MIN_LAST) F(min_first, SCAN_MIN_FIRST)
 #define EACH_INDEX_KIND(F) F(by_index, SCAN_BY_INDEX) F(by_index_reversed, SCAN_BY_INDEX_REVERSED)
@@ -65,7 +66,7 @@ typedef struct {
    and the bits of the index before it. Positions count up (SCAN_BY_INDEX) or down
    (SCAN_BY_INDEX_REVERSED). upsweep sets states to the aggregates of the lanes; of a kind by index,
    to whether the indices are those of a scan, and whether a position of the lane is a record. For
-   the kinds other than maximum and logcumsumexp, carries holds the carry-in of each lane and
+   the kinds outside EACH_DEPENDENT_KIND, carries holds the carry-in of each lane and
    receives its suffix; NULL: no suffixes are computed. */
 void sw_scan_upsweep(const scan_call *call, double *states, double *carries);
 
