@@ -10,15 +10,7 @@ import (
 // This file describes the carries: the states by which a row that is cut into chunks is scanned
 // chunk by chunk. A carry has some numbers for each row, in the last dimension.
 //
-// The carry of a scan, which every device understands:
-//
-//	cumsum         sum
-//	cumprod        m, e             the product is m 2^e; 1, 0 without elements
-//	logcumsumexp   m, t             the sum of exp(x) is exp(m) (1 + t); -inf, -1 without elements
-//	cummax, cummin value, index, boundary
-//
-// index is NaN without elements. boundary is the position at which the next chunk begins or, with
-// Reverse, before which it ends.
+// The carry of a scan, which every device understands, has the numbers that Kinds lists.
 //
 // The carry of a gradient is the map from the derivative by the carry that leaves a chunk to the
 // one by the carry that enters it. Its numbers are those of the device that wrote them.

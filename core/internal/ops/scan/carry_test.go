@@ -74,22 +74,7 @@ func (c scanCase) requireCarry(t *testing.T, x []float64, out carry) {
 		values := scanOrder(c, x, at)
 		want, sizes := forwardOracle(forwardCase(c), values)
 		last := len(at) - 1
-		var got float64
-		switch c.kind {
-		case "cumsum":
-			got = numbers[0]
-		case "cumprod":
-			m := math.Abs(numbers[0])
-			require.True(t, m >= 1 && m < 2 || numbers[1] == 0 && (m == 0 || m-m != 0), "%s: %v", c, numbers)
-			got = math.Ldexp(numbers[0], int(numbers[1]))
-		case "logcumsumexp":
-			got = numbers[0] + math.Log1p(numbers[1])
-		default:
-			got = numbers[0]
-			record := oracleIndices(c, values)[last]
-			require.Equal(t, float64(scanPlace(c, int(record), len(at))), numbers[1], c.String())
-			require.Equal(t, float64(len(at)*(1-map[bool]int{true: 1}[c.reverse])), numbers[2], c.String())
-		}
+		got := c.valueOfCarry(t, values, numbers)
 		require.True(t, scanClose(double, got, want[last], sizes[last], len(at)), "%s: %v, not %v", c, got, want[last])
 	})
 }

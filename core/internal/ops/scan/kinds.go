@@ -35,6 +35,15 @@ type Kind struct {
 // cumprod does not divide, so zeros need no special case: a product that leaves the range of the
 // dtype and comes back is right again, and one that is 0 stays 0 whatever follows, NaN excepted.
 // logcumsumexp has a running maximum and sum, so an offset of x costs no accuracy.
+//
+// The numbers of a carry, and those without elements:
+//
+//	cumsum          sum; 0
+//	cumprod         m, e: the product is m 2^e; 1, 0
+//	cummax, cummin  value, index, boundary; -inf or inf, NaN, boundary
+//	logcumsumexp    m, t: the sum of exp(x) is exp(m) (1 + t); -inf, -1
+//
+// boundary is the position at which the next chunk begins or, with Reverse, before which it ends.
 var Kinds = []*Kind{
 	{Name: "cumsum", CarrySize: 1, GradientCarrySize: 1, GradientCarrySizeFloat64: 1,
 		recurrence: &host.Sums, backward: gpu.Cumsum, forward: gpu.Cumsum},

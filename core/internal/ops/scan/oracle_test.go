@@ -4,8 +4,10 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"testing"
 
 	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/stretchr/testify/require"
 )
 
 // This file defines each kind in float64: inputs that suit it, its gradient, its forward scan and
@@ -136,6 +138,23 @@ func oracleIndices(c scanCase, x []float64) []int64 {
 	return indices
 }
 
+// oraclePrefixes are, of each prefix of x, the maximum m and the sum of exp(x - m).
+func oraclePrefixes(x []float64) (m, s []float64) {
+	m, s = make([]float64, len(x)), make([]float64, len(x))
+	sum, top := sumOfScan{}, math.Inf(-1)
+	for i, v := range x {
+		if v > top || math.IsNaN(v) {
+			top, sum = v, sumOfScan{}
+			for _, u := range x[:i] {
+				sum.add(oracleWeight(u, top))
+			}
+		}
+		sum.add(oracleWeight(v, top))
+		m[i], s[i] = top, sum.value()
+	}
+	return m, s
+}
+
 // oracleSoft is softmax by softmax: dx[k] = sum_{i>=k} dy[i] exp(x[k] - m[i]) / s[i], with a
 // compensated s for each prefix.
 func oracleSoft(dy, x, dx, size []float64) {
@@ -143,20 +162,7 @@ func oracleSoft(dy, x, dx, size []float64) {
 		dx[k], size[k] = 0, 0
 	}
 	n := len(dy)
-	m, s := make([]float64, n), make([]float64, n)
-	var sum sumOfScan
-	top := math.Inf(-1)
-	for i, v := range x {
-		if v > top || math.IsNaN(v) {
-			top, sum = v, sumOfScan{}
-			for _, u := range x[:i+1] {
-				sum.add(oracleWeight(u, top))
-			}
-		} else {
-			sum.add(oracleWeight(v, top))
-		}
-		m[i], s[i] = top, sum.value()
-	}
+	m, s := oraclePrefixes(x)
 	for k := range dx {
 		var total, magnitude sumOfScan
 		for i := k; i < n; i++ {
@@ -178,7 +184,7 @@ func forwardOracle(c forwardCase, x []float64) (y, size []float64) {
 	var sum, magnitude sumOfScan
 	records := oracleIndices(scanCase(c), x)
 	product, special := new(big.Float).SetPrec(80).SetInt64(1), 1.0
-	top, exponentials := math.Inf(-1), sumOfScan{}
+	tops, exponentials := oraclePrefixes(x)
 	for k, v := range x {
 		switch c.kind {
 		case "cumsum":
@@ -197,19 +203,11 @@ func forwardOracle(c forwardCase, x []float64) (y, size []float64) {
 		case "cummax", "cummin":
 			y[k] = x[records[k]]
 		case "logcumsumexp":
-			if v > top || math.IsNaN(v) {
-				top, exponentials = v, sumOfScan{}
-				for _, u := range x[:k+1] {
-					exponentials.add(oracleWeight(u, top))
-				}
-			} else {
-				exponentials.add(oracleWeight(v, top))
+			y[k] = tops[k] + math.Log(exponentials[k])
+			if math.IsInf(tops[k], -1) && !math.IsNaN(exponentials[k]) {
+				y[k] = tops[k]
 			}
-			y[k] = top + math.Log(exponentials.value())
-			if math.IsInf(top, -1) && !math.IsNaN(exponentials.value()) {
-				y[k] = top
-			}
-			size[k] = math.Abs(top) + 8
+			size[k] = math.Abs(tops[k]) + 8
 		}
 	}
 	return y, size
@@ -243,4 +241,29 @@ func (c scanCase) emptyCarry(boundary int64) carry {
 	}[c.kind]
 	n, _ := tensor.Product(c.carryShape(false))
 	return carry(scanRepeat(int(n)/len(row), row...))
+}
+
+// valueOfCarry is the result at the end of a row, of whose values the carry has the numbers.
+func (c scanCase) valueOfCarry(t *testing.T, values, numbers []float64) float64 {
+	switch c.kind {
+	case "cumsum":
+		return numbers[0]
+	case "cumprod":
+		m := math.Abs(numbers[0])
+		require.True(t, m >= 1 && m < 2 || numbers[1] == 0 && (m == 0 || m-m != 0), "%s: %v", c, numbers)
+		return math.Ldexp(numbers[0], int(numbers[1]))
+	case "cummax", "cummin":
+		n := len(values)
+		record, boundary := oracleIndices(c, values)[n-1], n
+		if c.reverse {
+			boundary = 0
+		}
+		require.Equal(t, float64(scanPlace(c, int(record), n)), numbers[1], c.String())
+		require.Equal(t, float64(boundary), numbers[2], c.String())
+		return numbers[0]
+	case "logcumsumexp":
+		return numbers[0] + math.Log1p(numbers[1])
+	}
+	require.Fail(t, "no carry is defined", c.kind)
+	return 0
 }
