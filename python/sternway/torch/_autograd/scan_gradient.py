@@ -61,10 +61,12 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
 
 
 def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -> Tensor:
-    if x is None:  # cumsum, whose gradient is a sum from the other side
+    if kind == "cumsum":  # its gradient is a sum from the other side
         return torch_forward(dy, kind, dim, not reverse)  # type: ignore[no-any-return]
     if kind == "logcumsumexp":
         return apply(_Weighted, dy, x, dim, reverse, True)  # type: ignore[no-any-return]
+
+    assert x is not None
 
     def values(x: Tensor) -> Tensor:
         y = torch_forward(x, kind, dim, reverse)
