@@ -316,8 +316,8 @@ def calls(device: str) -> dict[str, Any]:
             lambda q, k: torch.cat(st.apply_rotary_pos_emb(q[None, None], k[None, None], cos, sin), -1)[0, 0],
             tuple(leaves_of(F32, device, (6, 38), (6, 38))),
         ),
-        **{
-            kind: (lambda x, kind=kind, k=k: values_of(getattr(st, kind)(x, k % 2, reverse=k % 4 > 1)), (a,))
+        **{  # cumprod along the short dimension: torch differentiates it twice by a loop, which takes the compiler a minute
+            kind: (lambda x, kind=kind, k=k: values_of(getattr(st, kind)(x, (k + 1) % 2, reverse=k % 4 > 1)), (a,))
             for k, kind in enumerate(KINDS)
         },
         "embedding_bag": (

@@ -230,11 +230,11 @@ func (m *ropeModel) frequency(pair int64) float64 {
 			continue
 		}
 		factor := m.number("coarse", int(k))
-		product := coarse * factor
+		product := float64(coarse * factor) // rounded, as below
 		low = math.FMA(low, factor, math.FMA(coarse, factor, -product))
 		coarse, relative = product, relative+short("coarseLow", k)
 	}
-	product := first * coarse
+	product := float64(first * coarse) // rounded: Go must not fuse it with the sum below
 	rest := math.FMA(first, low, math.FMA(first, coarse, -product))
 	return product + math.FMA(product, relative+short("fineLow", pair%fine), rest)
 }
