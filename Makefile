@@ -41,9 +41,10 @@ help: ## list the commands
 demo: $(VENV)/.demo ## install into .venv and compare every operation with torch on real data
 	$(PY) -m sternway demo
 
-# The Python tests measure time, so nothing runs beside them.
+# The Python tests measure time, so nothing runs beside them. Lint and the check of the bindings find in go's cache what
+# test-go compiled.
 test: $(VENV)/.base ## run every test that needs no GPU, on an installed wheel
-	@$(PYTHON) tools/parts.py "dev-wheel packages" environment "test-go lint notebooks site" "test-race check-generated" test-python
+	@$(PYTHON) tools/parts.py "dev-wheel packages" environment "test-go notebooks site" "lint test-race check-generated" test-python
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
@@ -122,7 +123,7 @@ test-go lint check-generated: export GOAMD64 := $(shell grep -m1 ^flags /proc/cp
 	awk '/ avx2 / && / bmi2 / && / fma / && / movbe / { v = 3 } END { print "v" (v ? v : 1) }')
 
 test-go: $(VENV)/.dev
-	go build ./...
+	go vet ./...  # first: vet, the tests and gopy then share one compilation of the C files, which they do not after go build
 	@test $(GOAMD64) = v3 || echo "not tested with fused operations: this processor has none"
 	go test ./...
 
