@@ -66,10 +66,10 @@ func TestSecondRunAtOtherAddresses(t *testing.T) {
 			})
 		}
 		if scan, ok := d.(scanpkg.ScanBackward); ok {
-			names = slices.DeleteFunc(names, func(name string) bool { return name == "indices" || name == "x" && scan.Kind == "cumsum" })
+			names = slices.DeleteFunc(names, func(name string) bool { return name == "indices" || name == "x" && !scanpkg.ByName[scan.Kind].ReadsX })
 		}
 		names = slices.DeleteFunc(names, func(name string) bool { return strings.Contains(name, "carry_") })
-		if scan, ok := d.(scanpkg.Scan); ok && scan.Kind != "cummax" && scan.Kind != "cummin" {
+		if scan, ok := d.(scanpkg.Scan); ok && !scanpkg.ByName[scan.Kind].ReadsIndices {
 			names = []string{"x", "y"}
 		}
 		for _, move := range []uintptr{1 << 30, 256, 16, 4, 8, 128} {

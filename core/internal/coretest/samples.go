@@ -29,7 +29,7 @@ func Samples() []ops.Descriptor {
 			d.Tie = []string{"first", "last"}[i%2]
 		}
 		samples = append(samples, d, scan.ScanBackward(d))
-		if d.Carries = true; kind.Name != "cumsum" {
+		if d.Carries = true; !kind.IsOwnGradient() {
 			samples = append(samples, d)
 		}
 		samples = append(samples, scan.ScanBackward(d))

@@ -206,11 +206,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"an odd stride", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_column_tiled"}},
 			{"one dy for all", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_column_tiled"}},
 		} {
-			inputs := []string{"dy", "x", "dx"}
-			if c.kind == "cumsum" {
-				inputs = []string{"dy", "dx"}
-			}
-			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: c.kind, Shape: c.shape, DType: tensor.Float32, Dim: c.dim}, ops.Preference{}, c.change, inputs...)
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: c.kind, Shape: c.shape, DType: tensor.Float32, Dim: c.dim}, ops.Preference{}, c.change, gradientOperands(c.kind)...)
 			var kernels []string
 			for _, l := range launches {
 				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.Symbol, "scan_backward_"), "_f32"))
@@ -375,14 +371,11 @@ func TestWordsOfScans(t *testing.T) {
 			{"cumextremum", tensor.Float32, 129, gpu.RowPacked},
 			{"cumsum", tensor.Float32, 129, gpu.RowPacked},
 		} {
-			kind, inputs := c.kind, []string{"dy", "x", "dx"}
-			switch kind {
-			case "cumsum":
-				inputs = []string{"dy", "dx"}
-			case "cumextremum":
+			kind := c.kind
+			if kind == "cumextremum" {
 				kind = "cummax"
 			}
-			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: kind, Shape: []int64{64, c.n}, DType: c.dtype, Dim: 1}, ops.Preference{}, nil, inputs...)
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: kind, Shape: []int64{64, c.n}, DType: c.dtype, Dim: 1}, ops.Preference{}, nil, gradientOperands(kind)...)
 			require.Equal(t, "scan_backward_"+c.kind+"_"+c.kernel+"_"+c.dtype.Suffix(), launches[0].Symbol, "%d", c.n)
 		}
 	})

@@ -20,7 +20,13 @@ func BenchmarkScan(b *testing.B) {
 		shape []int64
 		dim   int64
 	}{{"rows", []int64{1024, n / 1024}, 1}, {"columns", []int64{n / 1024, 1024}, 0}, {"one", []int64{n}, 0}, {"pairs", []int64{n / 2, 2}, 0}, {"short", []int64{n / 16, 16}, 1}, {"two", []int64{2, n / 2}, 0}}
-	for _, kind := range []string{"cumsum", "cumprod", "cummax", "indices", "logcumsumexp"} {
+	kinds := []string{"indices"}
+	for _, kind := range scan.Kinds {
+		if !kind.IsMinimum {
+			kinds = append(kinds, kind.Name)
+		}
+	}
+	for _, kind := range kinds {
 		for _, l := range layouts {
 			for _, dtype := range tensor.Floats {
 				b.Run(fmt.Sprintf("%s/%s/%s", kind, l.name, dtype), func(b *testing.B) { scanBenchmark(b, kind, l.shape, l.dim, dtype) })
@@ -41,14 +47,13 @@ func scanBenchmark(b *testing.B, kind string, shape []int64, dim int64, dtype te
 		args[name] = scanTensor(dtype, shape, values)
 	}
 	d := scan.ScanBackward{Kind: kind, Shape: shape, DType: dtype, Dim: dim}
-	switch kind {
-	case "cumsum":
-		delete(args, "x")
-	case "indices":
+	if kind == "indices" {
 		d.Kind = "cummax"
 		x := scanValues(args["x"])
 		delete(args, "x")
 		args["indices"] = tensor.Of(scanIndices(x, shape, int(dim)), shape...)
+	} else if !scan.ByName[kind].ReadsX {
+		delete(args, "x")
 	}
 	plan, err := core.Select(d, tensor.CPU, ops.Preference{})
 	require.NoError(b, err)

@@ -52,7 +52,7 @@ func (d *ScanBackward) checkBackward(op string, args []tensor.Tensor) *errs.Erro
 	if !args[operand.Dx].Given() && !args[operand.DCarryIn].Given() {
 		return errs.New(errs.InvalidProblem, op, "dx", "given", "nothing", "")
 	}
-	if args[operand.CarryIn].Given() && !kinds[d.Kind].ReadsX {
+	if args[operand.CarryIn].Given() && ByName[d.Kind].IsOwnGradient() {
 		return errs.New(errs.InvalidProblem, op, "carry_in", "left out", "an operand", "the gradient needs dy alone")
 	}
 	if d.Carries && args[operand.Indices].Given() {

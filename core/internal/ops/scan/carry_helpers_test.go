@@ -75,7 +75,7 @@ type carry []float64
 
 // carryShape is the shape of a carry: forward, or of a gradient.
 func (c scanCase) carryShape(gradient bool) []int64 {
-	kind := scan.Kinds[slices.IndexFunc(scan.Kinds, func(k *scan.Kind) bool { return k.Name == c.kind })]
+	kind := scan.ByName[c.kind]
 	size := kind.CarrySize
 	switch {
 	case gradient && c.dtype == tensor.Float64:
@@ -180,8 +180,11 @@ func (c scanCase) backwardChunk(t testing.TB, k chunk, dy, x []float64, carries,
 	t.Helper()
 	part := c.chunkOf(k)
 	args := core.Args{"dy": scanTensor(c.dtype, part.shape, c.of(k, dy))}
-	if c.kind != "cumsum" {
+	kind := scan.ByName[c.kind]
+	if kind.ReadsX {
 		args["x"] = scanTensor(c.dtype, part.shape, c.of(k, x))
+	}
+	if !kind.IsOwnGradient() {
 		c.carryIn(args, "carry_in", false, isScattered, carries)
 	}
 	c.carryIn(args, "dcarry_out", true, isScattered, after)

@@ -35,7 +35,7 @@ func (d Scan) Problem() (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind := kinds[d.Kind]
+	kind := ByName[d.Kind]
 	shapes := [][]int64{d.Shape}
 	n, _ := tensor.Product(d.Shape)
 	p := &ops.Problem{Family: ForwardFamily, Kind: d.Kind, Element: d.DType, Operands: []ops.Operand{

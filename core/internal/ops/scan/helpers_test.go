@@ -16,6 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// gradientOperands are the operands of a gradient, without indices.
+func gradientOperands(kind string) []string {
+	if scan.ByName[kind].ReadsX {
+		return []string{"dy", "x", "dx"}
+	}
+	return []string{"dy", "dx"}
+}
+
 // scanTensor is a new contiguous tensor of a dtype with these numbers.
 func scanTensor(dtype tensor.DType, shape []int64, values []float64) tensor.Tensor {
 	if len(shape) == 0 {
@@ -133,7 +141,7 @@ func (c scanCase) run(t testing.TB, dy, x []float64, indices []int64) []float64 
 	args := core.Args{"dy": scanTensor(c.dtype, c.shape, dy)}
 	if indices != nil {
 		args["indices"] = scanIndexTensor(c.shape, indices)
-	} else if c.kind != "cumsum" {
+	} else if scan.ByName[c.kind].ReadsX {
 		args["x"] = scanTensor(c.dtype, c.shape, x)
 	}
 	const guard = 16

@@ -57,14 +57,18 @@ var Kinds = []*Kind{
 		recurrence: &host.LogSums, backward: gpu.Logcumsumexp, forward: gpu.ForwardLogcumsumexp},
 }
 
-// kinds are the Kinds by name.
-var kinds = func() map[string]*Kind {
+// ByName are the Kinds by name.
+var ByName = func() map[string]*Kind {
 	byName := map[string]*Kind{}
 	for _, kind := range Kinds {
 		byName[kind.Name] = kind
 	}
 	return byName
 }()
+
+// IsOwnGradient reports whether the gradient is the scan in the other direction: it depends on dy
+// alone, not even on what precedes a chunk.
+func (k *Kind) IsOwnGradient() bool { return k.backward == k.forward }
 
 // gradientCarrySize is the number of numbers of a row's carry in the gradient.
 func (k *Kind) gradientCarrySize(dtype tensor.DType) int64 {

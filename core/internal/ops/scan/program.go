@@ -45,7 +45,7 @@ func compileCPU(p *ops.Problem, s *host.Scan, preference ops.Preference) (ops.Pr
 }
 
 func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
-	kind := kinds[p.Kind]
+	kind := ByName[p.Kind]
 	scan := &gpu.Scan{
 		Plain: problemOf(kind.backward, p, s, numSMs, preference),
 		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum,
@@ -110,10 +110,10 @@ func (s *Program) selectStatic() {
 	}
 	s.spares = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
 	withIndices := *p
-	if withIndices.Kind = s.indexKind(); kinds[s.kind].ReadsIndices {
+	if withIndices.Kind = s.indexKind(); ByName[s.kind].ReadsIndices {
 		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&withIndices, others))
 	}
-	if s.gpu.IsForward && kinds[s.kind].ReadsIndices {
+	if s.gpu.IsForward && ByName[s.kind].ReadsIndices {
 		s.spares = s.spares && gpu.ContiguousWorkspaceBytes(&withIndices) == 0
 	}
 	p.Workspace, withIndices.Workspace = s.workspace, s.workspace
@@ -142,7 +142,7 @@ func (s *Program) WorkspaceNeed(given uint, contiguous bool) int64 {
 		return 0
 	}
 	hasIndices := !s.gpu.IsForward && given>>operand.Indices&1 == 1
-	hasOnlyFlags := !s.gpu.IsForward && kinds[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.Plain)
+	hasOnlyFlags := !s.gpu.IsForward && ByName[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.Plain)
 	if !hasIndices && (hasOnlyFlags || s.spares && contiguous) {
 		return 0
 	}
@@ -165,16 +165,16 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 			list = append(list, launch.Symbol{Image: image, Name: prefix + kernel + "_" + s.element.Suffix()})
 		}
 	}
-	kind := kinds[s.kind].backward
+	kind := ByName[s.kind].backward
 	if s.gpu.IsForward {
-		kind = kinds[s.kind].forward
+		kind = ByName[s.kind].forward
 	}
 	if s.gpu.Plain.Carries {
 		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
 		return list
 	}
 	add(kind.Image, kind.SymbolPrefix+"_", kind.Kernels())
-	if kinds[s.kind].ReadsIndices {
+	if ByName[s.kind].ReadsIndices {
 		add(kind.Image, s.indexKind().SymbolPrefix+"_", s.indexKind().Kernels())
 		if !s.gpu.IsForward {
 			add(kind.Image, kind.SymbolPrefix+"_records_", gpu.RecordKernels)

@@ -30,11 +30,7 @@ func someClusters(c *gpu.Config) int64 {
 // that is not a clear.
 func clusterCalls(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBackward) (launches []coretest.FakeLaunch, at int, plan *core.Plan) {
 	t.Helper()
-	operands := []string{"dy", "x", "dx"}
-	if d.Kind == "cumsum" {
-		operands = []string{"dy", "dx"}
-	}
-	launches, _, plan = scanCallsWith(t, clusters, d, ops.Preference{}, nil, operands...)
+	launches, _, plan = scanCallsWith(t, clusters, d, ops.Preference{}, nil, gradientOperands(d.Kind)...)
 	return launches, slices.IndexFunc(launches, func(l coretest.FakeLaunch) bool { return l.Symbol != "scan_clear" }), plan
 }
 

@@ -44,7 +44,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	op, kind := onHost.Op, kinds[d.Kind]
+	op, kind := onHost.Op, ByName[d.Kind]
 	shapes := [][]int64{d.Shape}
 	operands := []ops.Operand{
 		{Name: "dy", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
@@ -98,6 +98,6 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
 		return nil, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(d.Dim), "")
 	}
 	return &host.Scan{
-		Recurrence: kinds[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first", Carries: d.Carries,
+		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first", Carries: d.Carries,
 	}, nil
 }

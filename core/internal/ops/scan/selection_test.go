@@ -74,18 +74,17 @@ type selectionScan struct {
 }
 
 // selectionScans are all runs that may have kernels of their own: cummin has those of cummax, and
-// forward cumsum those of its gradient.
+// a scan that is its own gradient has those of it.
 var selectionScans = func() (gradients []selectionScan) {
 	var forwards []selectionScan
 	for _, kind := range scan.Kinds {
 		if kind.IsMinimum {
 			continue
 		}
-		if !kind.ReadsX {
-			gradients = append(gradients, selectionScan{kind.Name + "_backward", kind.Name, false, []string{"dy", "dx"}})
+		gradients = append(gradients, selectionScan{kind.Name + "_backward", kind.Name, false, gradientOperands(kind.Name)})
+		if kind.IsOwnGradient() {
 			continue
 		}
-		gradients = append(gradients, selectionScan{kind.Name + "_backward", kind.Name, false, []string{"dy", "x", "dx"}})
 		forwards = append(forwards, selectionScan{kind.Name, kind.Name, true, []string{"x", "y"}})
 		if kind.ReadsIndices {
 			gradients = append(gradients, selectionScan{kind.Name + "_backward by indices", kind.Name, false, []string{"dy", "indices", "dx"}})
