@@ -75,8 +75,8 @@ def measure(
             "scan": functools.partial(scan[1].run, x=x, carry_in=end, y=out),
         }
     else:
-        given = {"dy": dy} if kind == "cumsum" else {"dy": dy, "x": x}
-        entering = {} if kind == "cumsum" else {"carry_in": end}
+        given = {"dy": dy} if KINDS[kind].is_linear else {"dy": dy, "x": x}
+        entering = {} if KINDS[kind].is_own_gradient else {"carry_in": end}
         after, before = (states(KINDS[kind].gradient_carry_size) for _ in range(2))
         backward[1].run(**given, **entering, dcarry_in=after)
         calls = {

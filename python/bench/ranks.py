@@ -15,6 +15,7 @@ from typing import Any
 
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
+from .._kinds import KINDS
 from .report import NewCsv, machine
 
 REPETITIONS = 9
@@ -117,7 +118,7 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
                 calls = [functools.partial(scan, x) for scan in (shared, alone, by_gathering)]
                 times = [*(both(call, x, dy) for call in calls), both(calls[0], x, dy, 1)]
                 rows = shape[1 - dim]
-                state = torch.zeros(rows, 1 if kind == "cumsum" else 2, device="cuda", dtype=torch.float64)
+                state = torch.zeros(rows, min(KINDS[kind].carry_size, 2), device="cuda", dtype=torch.float64)
                 exchange = slowest(lambda _, state=state: all_gather(state, None))  # type: ignore[misc]
                 header = slowest(lambda _: all_gather_objects(("cumsum", ((3,), "float32", "cuda", 0, False), 3), None))
                 name = str(dtype).removeprefix("torch.")

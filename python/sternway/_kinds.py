@@ -17,11 +17,18 @@ class Kind(NamedTuple):
     name: ScanKind
     operands: tuple[str, ...]
     """Of the gradient, beside dy. Of several, a call has exactly one."""
+    is_own_gradient: bool
+    """The gradient is the scan in the other direction: it depends on dy alone, not even on what precedes a chunk."""
     carry_size: int
     """Numbers of the carry of a row."""
     gradient_carry_size: int
     """Numbers of the carry of a row in the gradient."""
     gradient_carry_size_float64: int
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the scan is linear in x, so that its gradient does not take x."""
+        return not self.operands
 
     @property
     def has_indices(self) -> bool:
@@ -32,11 +39,11 @@ class Kind(NamedTuple):
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("cumsum", (), 1, 1, 1),
-        Kind("cumprod", ("x",), 2, 2, 4),
-        Kind("cummax", ("x", "indices"), 3, 2, 2),
-        Kind("cummin", ("x", "indices"), 3, 2, 2),
-        Kind("logcumsumexp", ("x",), 2, 2, 2),
+        Kind("cumsum", (), True, 1, 1, 1),
+        Kind("cumprod", ("x",), False, 2, 2, 4),
+        Kind("cummax", ("x", "indices"), False, 3, 2, 2),
+        Kind("cummin", ("x", "indices"), False, 3, 2, 2),
+        Kind("logcumsumexp", ("x",), False, 2, 2, 2),
     )
 }
 """By name, in the order of the documents."""

@@ -59,7 +59,7 @@ def levels(*shape: int) -> Tensor:
 def scan(kind: str, dim: int, reverse: bool) -> Case:
     """A scan along dimension 0 or 1."""
     other = S1 if dim % 3 == 0 else S0
-    placements = [((p,), p) for p in (other, S2, R)] + ([((SUM,), SUM)] if kind == "cumsum" else [])
+    placements = [((p,), p) for p in (other, S2, R)] + ([((SUM,), SUM)] if KINDS[kind].is_linear else [])
     return Case(lambda x: getattr(st, kind)(x, dim, reverse=reverse), lambda: [random(5, 7, 3)], placements)
 
 

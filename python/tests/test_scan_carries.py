@@ -143,7 +143,7 @@ def backward_by_summaries(chunks: Chunks, carries: list[Tensor]) -> Tensor:
 def entering_carries(problem: Problem, lengths: Sequence[int], kernel: str | None) -> list[Tensor]:
     """The carries of the forward that a gradient needs."""
     d = problem.descriptor
-    if d.kind == "cumsum":
+    if KINDS[d.kind].is_own_gradient:
         return []
     scan = FORWARD_SCANS[d.kind]
     of_x = sw.ScanDescriptor(d.kind, d.shape, d.dtype, d.dim, d.reverse, d.tie)

@@ -12,7 +12,7 @@ from families.scan import rows_of
 
 import sternway as sw
 from sternway._cases.scan_definitions import DEFINITIONS
-from sternway._kinds import WITH_KERNELS
+from sternway._kinds import KINDS, WITH_KERNELS
 
 # For 132 SMs: cooperative rows (few and long), more rows than CTAs, panels whole and split; ends that no tile fills; rows that
 # begin inside an aligned vector.
@@ -66,13 +66,13 @@ def test_kernels_agree(shape: tuple[int, ...], dim: int, values: str, dtype: tor
         descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie)
         found = []
         kernels = ["row_pipelined", "row_tiled"] if dim == len(shape) - 1 else ["column_pipelined", "column_tiled"]
-        if kind != "cumsum" and 65536 <= shape[dim] <= 65600 and shape[dim] % 8 == 0:
+        if not KINDS[kind].is_linear and 65536 <= shape[dim] <= 65600 and shape[dim] % 8 == 0:
             kernels.append("row_cluster")
         for kernel in kernels:
             plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
             dx = torch.full_like(dy, math.nan)
             workspace = torch.full((max(1, plan.workspace_size),), 0xAB, dtype=torch.uint8, device="cuda")
-            plan.run(dy=dy, x=None if kind == "cumsum" else x, dx=dx, workspace=workspace)
+            plan.run(dy=dy, x=None if KINDS[kind].is_linear else x, dx=dx, workspace=workspace)
             found.append(dx)
         for kernel, dx in zip(kernels, found, strict=True):
             assert torch.equal(dx, found[0]), f"{kind}, reverse={reverse}, tie={tie}, {kernel}"
@@ -222,7 +222,7 @@ def test_rows_that_begin_inside_vectors(kind: str, length: int, reverse: bool, d
     def apart(values: torch.Tensor) -> torch.Tensor:
         return torch.full((61, length + 3), math.nan, dtype=dtype, device="cuda")[:, :length].copy_(values)
 
-    operands = {"dy": apart(dy), "x": None if kind == "cumsum" else apart(1 + x / 300 if kind == "cumprod" else x)}
+    operands = {"dy": apart(dy), "x": None if KINDS[kind].is_linear else apart(1 + x / 300 if kind == "cumprod" else x)}
     found = []
     for kernel in None, "row_tiled":
         plan = sw.ScanBackwardPlan.select(

@@ -76,11 +76,18 @@ class Kind(NamedTuple):
     name: ScanKind
     operands: tuple[str, ...]
     """Of the gradient, beside dy. Of several, a call has exactly one."""
+    is_own_gradient: bool
+    """The gradient is the scan in the other direction: it depends on dy alone, not even on what precedes a chunk."""
     carry_size: int
     """Numbers of the carry of a row."""
     gradient_carry_size: int
     """Numbers of the carry of a row in the gradient."""
     gradient_carry_size_float64: int
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the scan is linear in x, so that its gradient does not take x."""
+        return not self.operands
 
     @property
     def has_indices(self) -> bool:
@@ -109,11 +116,19 @@ func kindsModule() string {
 		if kind.ReadsIndices {
 			operands = append(operands, "indices")
 		}
-		fmt.Fprintf(&text, "        Kind(%q, %s, %d, %d, %d),\n", kind.Name, tuple(operands), kind.CarrySize, kind.GradientCarrySize, kind.GradientCarrySizeFloat64)
+		fmt.Fprintf(&text, "        Kind(%q, %s, %s, %d, %d, %d),\n", kind.Name, tuple(operands), boolean(kind.IsOwnGradient()), kind.CarrySize, kind.GradientCarrySize, kind.GradientCarrySizeFloat64)
 	}
 	text.WriteString("    )\n}\n\"\"\"By name, in the order of the documents.\"\"\"\n\nEXTREMA = tuple(name for name, kind in KINDS.items() if kind.has_indices)\n\"\"\"The scans that return indices beside values.\"\"\"\n")
 	fmt.Fprintf(&text, "\nWITH_KERNELS: tuple[ScanKind, ...] = %s\n\"\"\"The scans that have CUDA kernels of their own.\"\"\"\n", tuple(withKernels))
 	return text.String()
+}
+
+// boolean is a bool of Python.
+func boolean(value bool) string {
+	if value {
+		return "True"
+	}
+	return "False"
 }
 
 // tuple is a tuple of Python.

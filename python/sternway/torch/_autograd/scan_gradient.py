@@ -9,18 +9,26 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_of
+from ..._composed import COMPOSED
 from ..._kinds import EXTREMA, KINDS
 from ..._scan import scan_plan
 from .calls import resolve
 from .operators import MAX_RANK, apply, batch_first, by_formula, differentiable, vmap_by_loop
 
-FORWARDS: dict[str, Callable[..., Any]] = {kind: getattr(torch, kind) for kind in KINDS}
-NEEDS_X = frozenset[str](name for name, kind in KINDS.items() if kind.operands)
-"""The kinds whose gradient takes x."""
+OF_TORCH = tuple(kind for kind in KINDS if kind not in COMPOSED)
+"""The scans that torch has."""
+FORWARDS: dict[str, Callable[..., Any]] = {
+    **{kind: getattr(torch, kind) for kind in OF_TORCH},
+    **{kind: composed.scan for kind, composed in COMPOSED.items()},
+}
+NEEDS_X = frozenset[str](name for name, kind in KINDS.items() if not kind.is_linear)
+"""The kinds whose gradient takes x. The others are linear."""
+OWN_GRADIENTS = frozenset[str](name for name, kind in KINDS.items() if kind.is_own_gradient)
+"""The kinds whose gradient is the scan in the other direction."""
 
 
 def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:
-    """torch's own operation; reverse=True flips x before and y after. others: torch's keywords dtype and out."""
+    """The operation by torch; reverse=True flips x before and y after. others: torch's keywords dtype and out."""
     if not reverse or x.dim() == 0:
         return FORWARDS[kind](x, dim, **others)
     y = FORWARDS[kind](x.flip(dim), dim, **others)
@@ -61,12 +69,12 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
 
 
 def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -> Tensor:
-    if kind == "cumsum":  # its gradient is a sum from the other side
+    if kind in OWN_GRADIENTS:
         return torch_forward(dy, kind, dim, not reverse)  # type: ignore[no-any-return]
     if kind == "logcumsumexp":
         return apply(_Weighted, dy, x, dim, reverse, True)  # type: ignore[no-any-return]
 
-    assert x is not None
+    x = torch.zeros_like(dy) if x is None else x  # the gradient of a linear scan is the same everywhere
 
     def values(x: Tensor) -> Tensor:
         y = torch_forward(x, kind, dim, reverse)

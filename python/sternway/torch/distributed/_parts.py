@@ -76,7 +76,7 @@ def summary(x: Tensor, part: Part) -> Tensor:
     """The state of this rank's part, [..., numbers]. Indices of cummax and cummin count from the beginning of the part."""
     state = _empty_state(x, part.dim, KINDS[part.kind].carry_size)
     _run(part.forward, x=resolve(x.detach()), carry_out=state)
-    return state[..., :EXTREMUM_SENT]
+    return state[..., :EXTREMUM_SENT] if part.kind in EXTREMA else state
 
 
 def _carry_in(state: Tensor, part: Part) -> Tensor:
@@ -112,10 +112,8 @@ class _Scan(torch.autograd.Function):
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
         _run(part.forward, x=source, carry_in=carry, **outputs)
         ctx.part = part
-        if part.kind == "cumsum":
-            ctx.save_for_backward(None, None)
-        else:
-            ctx.save_for_backward(x, carry)
+        kind = KINDS[part.kind]
+        ctx.save_for_backward(None if kind.is_linear else x, None if kind.is_own_gradient else carry)
         if part.kind not in EXTREMA:
             return outputs["y"]
         ctx.mark_non_differentiable(outputs["indices"])
@@ -124,19 +122,19 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         part: Part = ctx.part
+        kind = KINDS[part.kind]
         x, carry = ctx.saved_tensors
-        if part.kind == "cumsum":
-            back = part_of(dy, "cumsum", part.dim, not part.reverse, part.group, part.lengths)
+        if kind.is_own_gradient:
+            back = part_of(dy, part.kind, part.dim, not part.reverse, part.group, part.lengths)
             return _Scan.apply(dy, summary(dy, back), back), None, None
-        if torch.is_grad_enabled() and (dy.requires_grad or x.requires_grad):
+        if torch.is_grad_enabled() and (dy.requires_grad or (x is not None and x.requires_grad)):
             return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None, None
         dy = resolve(dy)
-        operands = {"dy": dy, "x": resolve(x.detach()), "carry_in": carry}
-        kind = KINDS[part.kind]
+        operands = {"dy": dy, "x": None if x is None else resolve(x.detach()), "carry_in": carry}
         size = kind.gradient_carry_size_float64 if dy.dtype == torch.float64 else kind.gradient_carry_size
         state = _empty_state(dy, part.dim, size)
         _run(part.backward, **operands, dcarry_in=state)
-        dx = torch.empty_like(x)
+        dx = torch.empty_like(dy, memory_format=torch.contiguous_format) if x is None else torch.empty_like(x)
         _run(part.backward, **operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)
         return dx, None, None
 

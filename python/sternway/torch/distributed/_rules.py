@@ -17,6 +17,7 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from ..._kinds import EXTREMA
+from .._autograd.scan_gradient import NEEDS_X
 
 Placements = list[Placement | None]
 Rule = tuple[Placements, Placements]
@@ -65,7 +66,7 @@ def scan(x: Any, dim: int, kind: str, reverse: bool) -> Rules:
     has_indices = kind in EXTREMA
     rules = [whole(2, x)]
     rules += [rule([Shard(d), made(has_indices, Shard(d))], Shard(d)) for d in others(x.ndim, dim)]
-    return [*rules, linear((True, False), x)] if kind == "cumsum" else rules
+    return [*rules, linear((True, False), x)] if kind not in NEEDS_X else rules
 
 
 def scan_backward(dy: Any, x: Any, dim: int, kind: str, reverse: bool) -> Rules:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from ..._kinds import EXTREMA, ScanKind
+from ..._kinds import EXTREMA, KINDS, ScanKind
 from ...errors import Error, make, renamed
 from .._autograd.calls import FLOATS, flag, integer
 from ._exchange import gathered
@@ -67,7 +67,7 @@ def scan_sharded(x: DTensor, kind: ScanKind, dim: int, reverse: bool) -> Any:
     along = [k for k, placement in enumerate(x.placements) if isinstance(placement, Shard) and placement.dim == dim]
     if not along:
         return None
-    op, linear = f"sternway.torch.{kind}", kind == "cumsum"
+    op, linear = f"sternway.torch.{kind}", KINDS[kind].is_linear
     others = [p for k, p in enumerate(x.placements) if k != along[0] and not p.is_replicate()]
     wrong = [p for p in others if not (isinstance(p, Shard) and p.dim != dim) and not (linear and p.is_partial("sum"))]
     if wrong or type(x.placements[along[0]]) is not Shard:
