@@ -19,7 +19,7 @@ import (
 // "first"; NaN beats all.
 //
 // Operands: dy [Shape], x? [Shape], indices? [Shape] int64, carry_in?, dcarry_out? -> dx? [Shape],
-// dcarry_in?. cumsum takes neither x nor indices, cummax and cummin one of the two, the others x.
+// dcarry_in?. Kinds says which of x and indices a kind takes; of both, a run takes one.
 // indices are positions along Dim, as the forward returns them; any indices in range are accepted.
 // The comments of packages gpu and host call a run with x a scan by x, and one with indices a scan
 // by indices. The carries (carry.go), with the field Carries, connect the chunks of a row: carry_in
