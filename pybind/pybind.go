@@ -123,8 +123,8 @@ func Run(plan, operands, stream int64) (zero int64, err error) {
 	return 0, encodeError(withOperands(plan, operands, stream, (*core.Plan).RunOrdered))
 }
 
-// runRead is Run for operands that were read, the workspace last.
-func runRead(plan int64, operands []core.Tensor, stream int64) error {
+// runOperands is Run for operands that were read, the workspace last.
+func runOperands(plan int64, operands []core.Tensor, stream int64) error {
 	p, err := lookup(plan)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func runRead(plan int64, operands []core.Tensor, stream int64) error {
 // returns 1 if the list has the expected length.
 func StoreTorch(list int64) (stored int64, err error) {
 	defer recoverTo(&err)
-	if pytensor.StoreTorch(list, runRead) {
+	if pytensor.StoreTorch(list, runOperands) {
 		stored = 1
 	}
 	return stored, nil

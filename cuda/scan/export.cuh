@@ -5,7 +5,7 @@
 //
 // The first file to read in a folder, which says what the folder holds:
 //
-//     state/     prefix_suffix.cuh          the contract of a kind; terms: args.cuh
+//     state/     prefix_suffix.cuh          the contract of a kind; terms: operands.cuh
 //     kinds/     cumsum.cuh                 the mathematics of each kind
 //     tile/      row_tile.cuh               a tile in registers
 //     pipeline/  async_pipeline.cuh         tiles prefetched by cp.async

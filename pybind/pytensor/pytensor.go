@@ -62,7 +62,8 @@ func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 // Run runs a plan by its handle; the operands are in the plan's order, the workspace last.
 type Run func(plan int64, operands []core.Tensor, stream int64) error
 
-// runFast runs a plan for the fast path (fast_path.c), which has read the operands.
+// runFast finds a plan by its handle and calls its RunOrdered, for operands that fast_path.c has
+// read. StoreTorch sets it.
 var runFast Run
 
 // StoreTorch stores the torch functions of a list, given by its id(), that fast_path.c calls, and

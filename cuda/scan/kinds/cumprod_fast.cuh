@@ -22,15 +22,15 @@ constexpr int kZeroExponent = -(1 << 29);
 
 // A product of threads m * 2^e, 1 <= |m| < 2, which never leaves the range.
 template <typename A>
-struct Factor {
+struct ScaledProduct {
     A m;
     int e;
 
-    static __device__ Factor identity() { return one(); }
-    static __device__ Factor one() { return {A(1), 0}; }
+    static __device__ ScaledProduct identity() { return one(); }
+    static __device__ ScaledProduct one() { return {A(1), 0}; }
 
     // Of 0, or of a normal number.
-    static __device__ Factor of(A product, A rest = A(0))
+    static __device__ ScaledProduct of(A product, A rest = A(0))
     {
         product += rest;
         const int e = exponent_of(product);
@@ -39,9 +39,9 @@ struct Factor {
 
     __device__ A value() const { return scaled(m, e); }
     __device__ A apply(A x) const { return value() * x; }
-    __device__ Factor operator*(const Factor& r) const
+    __device__ ScaledProduct operator*(const ScaledProduct& r) const
     {
-        Factor all = {m * r.m, max(e + r.e, kZeroExponent)};
+        ScaledProduct all = {m * r.m, max(e + r.e, kZeroExponent)};
         if (fabs(all.m) >= A(2)) all.m *= A(0.5), ++all.e;
         return all;
     }
@@ -49,14 +49,14 @@ struct Factor {
 
 // In float64 the compensation goes on between threads: `rest` is the rounding error of m.
 template <>
-struct Factor<double> {
+struct ScaledProduct<double> {
     double m;
     float rest;
     int e;
 
-    static __device__ Factor identity() { return one(); }
-    static __device__ Factor one() { return {1.0, 0.0f, 0}; }
-    static __device__ Factor of(double product, double rest = 0.0)
+    static __device__ ScaledProduct identity() { return one(); }
+    static __device__ ScaledProduct one() { return {1.0, 0.0f, 0}; }
+    static __device__ ScaledProduct of(double product, double rest = 0.0)
     {
         const int e = exponent_of(product);
         return {
@@ -66,11 +66,11 @@ struct Factor<double> {
 
     __device__ double value() const { return scaled(m + rest, e); }
     __device__ double apply(double x) const { return fma(scaled(m, e), x, scaled(static_cast<double>(rest), e) * x); }
-    __device__ Factor operator*(const Factor& r) const
+    __device__ ScaledProduct operator*(const ScaledProduct& r) const
     {
         const double p = m * r.m,
                      error = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
-        Factor all = {p, static_cast<float>(error), max(e + r.e, kZeroExponent)};
+        ScaledProduct all = {p, static_cast<float>(error), max(e + r.e, kZeroExponent)};
         if (fabs(p) >= 2.0) all.m *= 0.5, all.rest *= 0.5f, ++all.e;
         return all;
     }
@@ -78,16 +78,16 @@ struct Factor<double> {
 
 // The product of n elements since their last segment head, at any magnitude.
 template <typename A, typename T>
-__device__ __noinline__ Factor<A> product_of(const T* x, int stride, int n, unsigned segment_heads)
+__device__ __noinline__ ScaledProduct<A> product_of(const T* x, int stride, int n, unsigned segment_heads)
 {
     constexpr int up = sizeof(A) == 4 ? 127 : 1023;
-    Factor<A> all = Factor<A>::one();
+    ScaledProduct<A> all = ScaledProduct<A>::one();
 #pragma unroll 1
     for (int i = 0; i < n; ++i, x += stride, segment_heads >>= 1) {
-        if (segment_heads & 1) all = Factor<A>::one();
+        if (segment_heads & 1) all = ScaledProduct<A>::one();
         const A one = widen<A>(*x);
         const bool small = exponent_of(one) == -up;  // subnormal
-        Factor<A> next = Factor<A>::of(small ? one * power_of_two<A>(up) : one);
+        ScaledProduct<A> next = ScaledProduct<A>::of(small ? one * power_of_two<A>(up) : one);
         if (small) next.e -= up;
         all = all * next;
     }
@@ -134,9 +134,9 @@ struct FastProductSuffix {
 // stay far from the ends of the range. Products of the elements between are quotients of two of
 // these, so they are in range, too.
 //
-// Bounded inputs: |x|, |dy|, the suffixes R and the prefix L (w_i, from the start of the row, and
+// Bounded inputs: |x|, |dy|, the suffixes R and the prefix w (w_i, from the start of the row, and
 // the product from the start of a thread) are bounded above. Then products within a thread may
-// underflow, with an absolute error of at most 2^-149; L has an exponent of its own between
+// underflow, with an absolute error of at most 2^-149; w has an exponent of its own between
 // threads. The error is multiplied by at most 2^85, so that dx is off by at most 2^-64. That is
 // small beside the first dx of the row, which is at least kMinFirstDx. Without SEG the largest of
 // the first N dx of the thread in which the row begins is checked in its place.
@@ -153,7 +153,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     // only the final product of each chain and uses kUnsafeExp instead: a smaller one may have been
     // subnormal on the way.
     static constexpr int kSubnormalExp = FLOAT ? -126 : -1022, kUnsafeExp = !FLOAT ? -480 : EXACT ? -60 : -31;
-    // Bounded inputs: limits of the exponent of L between threads, of x, of dy, of R (checked at
+    // Bounded inputs: limits of the exponent of w between threads, of x, of dy, of R (checked at
     // every fourth element), and of the first dx.
     static constexpr int kMaxPrefixExp = FLOAT ? 26 : 150;
     static constexpr A kMaxAbsX = FLOAT ? A(8) : A(0x1p32), kMaxAbsDy = FLOAT ? A(0x1p18) : A(0x1p200),
@@ -162,7 +162,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     using Tuning = CumprodTuning;
     using Number = A;
     using Value = A;
-    using Prefix = Factor<A>;
+    using Prefix = ScaledProduct<A>;
     using Suffix = FastProductSuffix<A>;
 
     static __device__ Prefix combine(const Prefix& l, const Prefix& r) { return l * r; }

@@ -24,6 +24,9 @@
 constexpr int kScanned = 0, kSaved = 1;
 constexpr int kResult = 0, kIndices = 1;
 
+// The phase of a split scan in its last, or only, launch; the others are flags of ScanArgs.
+constexpr int kDownsweep = 0;
+
 // Element offsets, in each operand, of the row (or row of panels) with linear index `index` over
 // the dims from..dims-1, dim `from` fastest.
 struct Offsets {

@@ -64,7 +64,7 @@
 //                          (indices.cuh, ColumnTile)
 //
 // Kernels load y from the input kScanned and x from kSaved, and store to the output kResult
-// (args.cuh). A kind may be a forward scan (kinds/forward.cuh): its state is the Suffix,
+// (operands.cuh). A kind may be a forward scan (kinds/forward.cuh): its state is the Suffix,
 // NEEDS_PREFIX is false, and the operands are passed with their positions in reverse, so that the
 // suffix runs from the first element. With Value void it has one input, and with Value Number two,
 // such as h[k] = x[k] h[k-1] + y[k]. Rows begin with the identity. A kind with STORES_INDICES has a
@@ -72,9 +72,10 @@
 //
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
 // element may; otherwise at most one does. x(i) and y(i) are elements by index; x and y of a fast
-// path are Elements (elements.cuh). The order of calls is prefix, enter, suffix, finish if
-// SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With PREFIX_FROM_SUFFIX, suffix also
-// sets the prefix, and `prefix` is called only by walks that find nothing else.
+// path are Elements, which also have exceeds, has_zero and with_local_copy. The order of calls is
+// prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With
+// PREFIX_FROM_SUFFIX, suffix also sets the prefix, and `prefix` is called only by walks that find
+// nothing else.
 #pragma once
 
 #include <type_traits>

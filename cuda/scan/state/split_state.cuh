@@ -9,9 +9,6 @@
 
 #include "scan/state/prefix_suffix.cuh"
 
-// The phase of a split scan in its last, or only, launch; the others are flags of ScanArgs.
-constexpr int kDownsweep = 0;
-
 // Stores the rejections of a split. With several splits, the upsweeps clear the flag of the segment
 // and the downsweep adds to it. Upsweeps also reset the CTA count of grid_sync for the fallback
 // pass.

@@ -16,14 +16,14 @@ import (
 // Program is a scan, or the gradient of one, that was compiled for a device: the kernel for
 // contiguous operands, and a workspace that suffices for every layout.
 type Program struct {
-	family    *ops.Family
-	kind      string
-	element   tensor.DType
-	host      host.Scan
-	gpu       *gpu.Scan // nil: compiled for the CPU
-	kernel    string
-	workspace int64 // bytes
-	spares    bool  // runs without indices whose operands are contiguous need no workspace
+	family              *ops.Family
+	kind                string
+	element             tensor.DType
+	host                host.Scan
+	gpu                 *gpu.Scan // nil: compiled for the CPU
+	kernel              string
+	workspace           int64 // bytes
+	contiguousNeedsNone bool  // runs without indices whose operands are contiguous need no workspace
 }
 
 // compiler returns the function that compiles a checked problem for a device.
@@ -108,13 +108,13 @@ func (s *Program) selectStatic() {
 		p.Workspace = s.workspace
 		return
 	}
-	s.spares = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
+	s.contiguousNeedsNone = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
 	withIndices := *p
 	if withIndices.Kind = s.indexKind(); ByName[s.kind].ReadsIndices {
 		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&withIndices, others))
 	}
 	if s.gpu.IsForward && ByName[s.kind].ReadsIndices {
-		s.spares = s.spares && gpu.ContiguousWorkspaceBytes(&withIndices) == 0
+		s.contiguousNeedsNone = s.contiguousNeedsNone && gpu.ContiguousWorkspaceBytes(&withIndices) == 0
 	}
 	p.Workspace, withIndices.Workspace = s.workspace, s.workspace
 	s.gpu.WithIndices = withIndices
@@ -135,7 +135,7 @@ func (s *Program) Kernel() string   { return s.kernel }
 func (s *Program) Workspace() int64 { return s.workspace }
 
 // WorkspaceNeed implements ops.ConditionalWorkspace. Runs without indices need none if the
-// workspace only has the flags of runs with them, or if operands are contiguous and Program.spares
+// workspace only has the flags of runs with them, or if operands are contiguous and Program.contiguousNeedsNone
 // says so.
 func (s *Program) WorkspaceNeed(given uint, contiguous bool) int64 {
 	if s.gpu == nil {
@@ -143,7 +143,7 @@ func (s *Program) WorkspaceNeed(given uint, contiguous bool) int64 {
 	}
 	hasIndices := !s.gpu.IsForward && given>>operand.Indices&1 == 1
 	hasOnlyFlags := !s.gpu.IsForward && ByName[s.kind].ReadsIndices && s.workspace == gpu.IndexFlagBytes(&s.gpu.Plain)
-	if !hasIndices && (hasOnlyFlags || s.spares && contiguous) {
+	if !hasIndices && (hasOnlyFlags || s.contiguousNeedsNone && contiguous) {
 		return 0
 	}
 	return s.workspace

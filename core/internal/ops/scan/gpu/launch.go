@@ -39,7 +39,7 @@ type run struct {
 // the repair of rows by indices.
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.Plain, args: args, workspace: workspace, queue: queue}
-	numbers, isSummary := r.prepare()
+	numbers, onlyCarry := r.prepare()
 	p := &r.problem
 	byIndices := p.Kind.readsIndices
 	if p.Rows == 0 || p.Length == 0 && numbers[suffixOut] < 0 {
@@ -57,7 +57,7 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 			return err
 		}
 	}
-	if isSummary {
+	if onlyCarry {
 		return r.summary(&c)
 	}
 	if err := r.phases(&c, 0); err != nil {
@@ -76,15 +76,15 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 
 // prepare chooses the problem by the operands that are given. It returns the numbers of the
 // operands by role, and whether the only output is a carry.
-func (r *run) prepare() (numbers [numRoles]int, isSummary bool) {
+func (r *run) prepare() (numbers [numRoles]int, onlyCarry bool) {
 	numbers, hasIndices := r.roles(r.args)
-	if isSummary = numbers[result] < 0; isSummary {
+	if onlyCarry = numbers[result] < 0; onlyCarry {
 		numbers[result] = numbers[scanned] // for its layout
 	}
 	if hasIndices && !r.problem.Carries {
 		r.problem, r.firstKernel = r.WithIndices, len(r.Plain.Kind.Kernels())
 	}
-	return numbers, isSummary
+	return numbers, onlyCarry
 }
 
 // configure selects the kernel for the layout of the operands and the limits of the device.

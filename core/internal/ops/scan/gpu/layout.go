@@ -12,7 +12,7 @@ import (
 type Layout struct {
 	AlongColumns      bool  // dx is dense along a dimension other than the scanned one
 	Columns           int64 // extent of the fastest of the other dimensions
-	EndToEnd          bool  // every operand is one run of rows without gaps
+	RowsAdjacent      bool  // every operand is one run of rows without gaps
 	ColumnsContiguous bool  // adjacent columns are whole aligned vectors in every operand
 	RowsAligned       bool  // rows run in one direction and are whole aligned vectors in every operand
 	RowsEquallyOffset bool  // rows run in one direction and begin at equal offsets from an aligned vector, or line, in every operand
@@ -24,7 +24,7 @@ func rowsEquallyOffset(l *Layout) bool { return l.RowsEquallyOffset }
 
 // ContiguousLayout is the layout of contiguous, aligned operands, which plans are made for.
 func ContiguousLayout(p *Problem) Layout {
-	return Layout{AlongColumns: p.Inner > 1 && p.Length > 1, Columns: p.Inner, EndToEnd: true, ColumnsContiguous: true, RowsAligned: true, RowsEquallyOffset: true}
+	return Layout{AlongColumns: p.Inner > 1 && p.Length > 1, Columns: p.Inner, RowsAdjacent: true, ColumnsContiguous: true, RowsAligned: true, RowsEquallyOffset: true}
 }
 
 // vectorization says in which layouts a kernel reads whole aligned 16-byte vectors.
@@ -36,9 +36,9 @@ type vectorization struct {
 
 // layoutOf is the layout of operands in the order of memory.
 func layoutOf(p *Problem, o *stridedOperands) Layout {
-	l := Layout{Columns: 1, EndToEnd: o.dims <= 1, ColumnsContiguous: o.columnsContiguous(p)}
+	l := Layout{Columns: 1, RowsAdjacent: o.dims <= 1, ColumnsContiguous: o.columnsContiguous(p)}
 	for i := range numElementRoles {
-		l.EndToEnd = l.EndToEnd && (o.dims == 0 || o.stride[i][0] == p.Length*o.step[i])
+		l.RowsAdjacent = l.RowsAdjacent && (o.dims == 0 || o.stride[i][0] == p.Length*o.step[i])
 	}
 	if o.dims > 0 {
 		l.Columns = o.extent[0]

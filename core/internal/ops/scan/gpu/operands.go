@@ -132,7 +132,7 @@ func fastestFirst(shape []int64, dim int, strides []int64) (order []int) {
 // append adds a slower dimension, or continues the last one where that is possible in every
 // operand.
 func (o *stridedOperands) append(extent int64, stride [numRoles]int64) {
-	if last := o.dims - 1; last >= 0 && o.continues(last, stride) {
+	if last := o.dims - 1; last >= 0 && o.canCoalesce(last, stride) {
 		o.extent[last] *= extent
 		return
 	}
@@ -143,8 +143,8 @@ func (o *stridedOperands) append(extent int64, stride [numRoles]int64) {
 	o.dims++
 }
 
-// continues reports whether a slower dimension continues dimension k in every operand.
-func (o *stridedOperands) continues(k int, stride [numRoles]int64) bool {
+// canCoalesce reports whether a slower dimension continues dimension k in every operand.
+func (o *stridedOperands) canCoalesce(k int, stride [numRoles]int64) bool {
 	for i := range stride {
 		if stride[i] != o.stride[i][k]*o.extent[k] {
 			return false

@@ -117,7 +117,7 @@ func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {
 	case p.Kernel == "" && l.AlongColumns:
 		return ColumnTiled, l.Columns
 	case p.Kernel == "":
-		return rowBaseline(p, l.EndToEnd), 1
+		return rowBaseline(p, l.RowsAdjacent), 1
 	case !SupportsLength(p, p.Kernel):
 		return RowTiled, 1
 	}
@@ -134,10 +134,10 @@ func baselineOf(kernel string) string { return cmp.Or(strategyOf(kernel).baselin
 // rowBaseline is the general kernel for rows. Kinds with a fast path use row_packed only if the
 // rows of a warp are a whole number of vectors, because their row_resident also reads misaligned
 // rows.
-func rowBaseline(p *Problem, endToEnd bool) string {
+func rowBaseline(p *Problem, rowsAdjacent bool) string {
 	n, v := p.Length, p.Vector()
 	alignedRows := n * v / num.GCD(v, n) // elements of the fewest rows that are whole vectors
-	isShort := n <= rowPackedThreshold*RowPackedVectors*v && (endToEnd || n < maxStridedPacked)
+	isShort := n <= rowPackedThreshold*RowPackedVectors*v && (rowsAdjacent || n < maxStridedPacked)
 	switch {
 	case isShort && (alignedRows <= warpThreads*RowPackedVectors*v || !p.Kind.HasFastPath()):
 		return RowPacked
