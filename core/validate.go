@@ -161,7 +161,8 @@ func checkAddress(op, name string, t *tensor.Tensor) error {
 }
 
 // checkOverlaps refuses outputs that share memory with another operand, except an output that is
-// exactly an input if the program allows it.
+// exactly an input if the program allows it. Views that interleave regularly are disjoint; where
+// tensor.Disjoint cannot tell, the output is refused.
 func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 	for o := range args {
 		out := &args[o]

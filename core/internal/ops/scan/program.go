@@ -135,8 +135,8 @@ func (s *Program) Kernel() string   { return s.kernel }
 func (s *Program) Workspace() int64 { return s.workspace }
 
 // WorkspaceNeed implements ops.ConditionalWorkspace. Runs without indices need none if the
-// workspace only has the flags of runs with them, or if operands are contiguous and Program.contiguousNeedsNone
-// says so.
+// workspace only has the flags of runs with them, or if operands are contiguous and
+// Program.contiguousNeedsNone says so.
 func (s *Program) WorkspaceNeed(given uint, contiguous bool) int64 {
 	if s.gpu == nil {
 		return 0

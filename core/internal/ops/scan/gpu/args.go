@@ -106,7 +106,11 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	a.rowsPerWarp, a.rowsPerCTA, a.warpsPerRow = c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow
 	a.flagsPerRow, a.threadsAcross, a.threadsDown = c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown
 	a.stages, a.statusOffset = c.Stages, c.StatusOffset+status
+	// vectorFlags of the selected kernel; layoutOf asked for those of row_cluster and
+	// row_pipelined.
 	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed)
+	// Both are 0 for a kernel without flags, status words and states, such as row_resident of
+	// cumprod.
 	a.stateOffset, a.recordOffset = c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c)
 	if c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c) {
 		r.queue.SetAddress(&a.states, launch.WorkspaceOperand, r.workspace)

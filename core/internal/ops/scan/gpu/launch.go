@@ -58,7 +58,7 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 		}
 	}
 	if onlyCarry {
-		return r.summary(&c)
+		return r.runOnlyCarry(&c)
 	}
 	if err := r.phases(&c, 0); err != nil {
 		return err
@@ -162,9 +162,9 @@ func (r *run) phases(c *Config, flags int64) error {
 	return nil
 }
 
-// summary launches the upsweeps of a configuration, and combines the suffixes of splits to the
+// runOnlyCarry launches the upsweeps of a configuration, and combines the suffixes of splits to the
 // carry that leaves each row.
-func (r *run) summary(c *Config) error {
+func (r *run) runOnlyCarry(c *Config) error {
 	isSplit := c.Splits > 1
 	for _, step := range [...]struct {
 		isNeeded bool

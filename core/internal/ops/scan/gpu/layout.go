@@ -27,13 +27,6 @@ func ContiguousLayout(p *Problem) Layout {
 	return Layout{AlongColumns: p.Inner > 1 && p.Length > 1, Columns: p.Inner, RowsAdjacent: true, ColumnsContiguous: true, RowsAligned: true, RowsEquallyOffset: true}
 }
 
-// vectorization says in which layouts a kernel reads whole aligned 16-byte vectors.
-type vectorization struct {
-	supported   bool                  // rows that begin with an aligned vector
-	misaligned  func(kind *Kind) bool // rows that begin inside a vector, too; nil: of no kind
-	lineAligned bool                  // tiles that begin with a cache line, too
-}
-
 // layoutOf is the layout of operands in the order of memory.
 func layoutOf(p *Problem, o *stridedOperands) Layout {
 	l := Layout{Columns: 1, RowsAdjacent: o.dims <= 1, ColumnsContiguous: o.columnsContiguous(p)}
@@ -45,6 +38,8 @@ func layoutOf(p *Problem, o *stridedOperands) Layout {
 		l.AlongColumns = num.Abs(o.step[result]) != 1 && p.Length > 1 && o.stride[result][0] == 1
 	}
 	if o.sameDirection() {
+		// row_cluster takes rows that are whole aligned vectors; row_pipelined also those that
+		// begin inside a vector, at the same place in all operands.
 		l.RowsAligned = o.vectorFlags(p, &Config{Kernel: RowCluster}) != 0
 		l.RowsEquallyOffset = o.vectorFlags(p, &Config{Kernel: RowPipelined}) != 0
 	}

@@ -31,6 +31,13 @@ type strategy struct {
 	vectors  vectorization                  // layouts that are read in 16-byte vectors
 }
 
+// vectorization says in which layouts a kernel reads whole aligned 16-byte vectors.
+type vectorization struct {
+	supported   bool                  // rows that begin with an aligned vector
+	misaligned  func(kind *Kind) bool // rows that begin inside a vector, too; nil: of no kind
+	lineAligned bool                  // tiles that begin with a cache line, too
+}
+
 // strategies are the kernels in the order in which selection tries them: specialized kernels,
 // fastest first, then general ones.
 //
