@@ -30,7 +30,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
     struct ThreadScan {
         // Product of N elements since their last segment head; after `enter`, of everything before
         // them.
-        Prefix chunk[I / N];
+        Prefix vector_product[I / N];
         Prefix product;  // since the last segment head
 
         __device__ void begin(const ScanArgs&) {}
@@ -48,7 +48,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
 #pragma unroll
                 for (int i = c * N + 1; i < c * N + N; ++i)
                     p = SEG && segment_heads >> i & 1 ? Prefix::of(x(i)) : times(p, Prefix::of(x(i)));
-                chunk[c] = p;
+                vector_product[c] = p;
                 product = c == 0 || begins(segment_heads, c) ? p : product * p;
             }
             return product;
@@ -78,8 +78,8 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
             Prefix w = before;
 #pragma unroll
             for (int c = 0; c < I / N; ++c) {
-                const Prefix p = chunk[c];
-                chunk[c] = w;
+                const Prefix p = vector_product[c];
+                vector_product[c] = w;
                 w = begins(segment_heads, c) ? p : w * p;
             }
         }
@@ -93,7 +93,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
             for (int c = I / N - 1; c >= 0; --c) {
                 Prefix w[N];
                 A dx[N];
-                w[0] = SEG && segment_heads >> (c * N) & 1 ? Prefix::one() : chunk[c];
+                w[0] = SEG && segment_heads >> (c * N) & 1 ? Prefix::one() : vector_product[c];
 #pragma unroll
                 for (int i = 1; i < N; ++i)
                     w[i] = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::one()

@@ -30,9 +30,9 @@ struct ScaledProduct {
     static __device__ ScaledProduct one() { return {A(1), 0}; }
 
     // Of 0, or of a normal number.
-    static __device__ ScaledProduct of(A product, A rest = A(0))
+    static __device__ ScaledProduct of(A product, A rounding_error = A(0))
     {
-        product += rest;
+        product += rounding_error;
         const int e = exponent_of(product);
         return {mantissa_of(product), e == exponent_of(A(0)) ? kZeroExponent : e};
     }
@@ -47,31 +47,36 @@ struct ScaledProduct {
     }
 };
 
-// In float64 the compensation goes on between threads: `rest` is the rounding error of m.
+// In float64 the compensation goes on between threads: the product is (m + rounding_error) * 2^e.
 template <>
 struct ScaledProduct<double> {
     double m;
-    float rest;
+    float rounding_error;
     int e;
 
     static __device__ ScaledProduct identity() { return one(); }
     static __device__ ScaledProduct one() { return {1.0, 0.0f, 0}; }
-    static __device__ ScaledProduct of(double product, double rest = 0.0)
+    static __device__ ScaledProduct of(double product, double rounding_error = 0.0)
     {
         const int e = exponent_of(product);
         return {
-            mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)),
+            mantissa_of(product), static_cast<float>(rounding_error * power_of_two<double>(-e)),
             e == exponent_of(0.0) ? kZeroExponent : e};
     }
 
-    __device__ double value() const { return scaled(m + rest, e); }
-    __device__ double apply(double x) const { return fma(scaled(m, e), x, scaled(static_cast<double>(rest), e) * x); }
+    __device__ double value() const { return scaled(m + rounding_error, e); }
+    __device__ double apply(double x) const
+    {
+        return fma(scaled(m, e), x, scaled(static_cast<double>(rounding_error), e) * x);
+    }
     __device__ ScaledProduct operator*(const ScaledProduct& r) const
     {
         const double p = m * r.m,
-                     error = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
+                     error = fma(
+                         m, static_cast<double>(r.rounding_error),
+                         fma(static_cast<double>(rounding_error), r.m, fma(m, r.m, -p)));
         ScaledProduct all = {p, static_cast<float>(error), max(e + r.e, kZeroExponent)};
-        if (fabs(p) >= 2.0) all.m *= 0.5, all.rest *= 0.5f, ++all.e;
+        if (fabs(p) >= 2.0) all.m *= 0.5, all.rounding_error *= 0.5f, ++all.e;
         return all;
     }
 };
@@ -134,12 +139,12 @@ struct FastProductSuffix {
 // stay far from the ends of the range. Products of the elements between are quotients of two of
 // these, so they are in range, too.
 //
-// Bounded inputs: |x|, |dy|, the suffixes R and the prefix w (w_i, from the start of the row, and
-// the product from the start of a thread) are bounded above. Then products within a thread may
-// underflow, with an absolute error of at most 2^-149; w has an exponent of its own between
-// threads. The error is multiplied by at most 2^85, so that dx is off by at most 2^-64. That is
-// small beside the first dx of the row, which is at least kMinFirstDx. Without SEG the largest of
-// the first N dx of the thread in which the row begins is checked in its place.
+// Bounded inputs: |x|, |dy|, the suffixes R and the prefix w (from the start of the row, and from
+// the start of a thread) are bounded above. Then products within a thread may underflow, with an
+// absolute error of at most 2^-149; w has an exponent of its own between threads. The error is
+// multiplied by at most 2^85, so that dx is off by at most 2^-64. That is small beside the first dx
+// of the row, which is at least kMinFirstDx. Without SEG the largest of the first N dx of the
+// thread in which the row begins is checked in its place.
 template <typename A, bool EXACT>
 struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,
@@ -175,7 +180,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
 
     template <int I, int N, bool SEG>
     struct ThreadScan {
-        A chunk[I / N];  // product before every N elements: in the thread; after `enter`, in the row
+        A vector_prefix[I / N];  // product before every N elements: in the thread; after `enter`, in the row
         Prefix product;  // since the last segment head
         unsigned rejections;
 
@@ -198,12 +203,12 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
             static_assert(!SEG);
             constexpr int CHAINS = EXACT ? 1 : 4;  // independent chains shorten the dependency
             rejections = x.exceeds(kMaxAbsX) ? kRejectMagnitude : 0;
-            A p[CHAINS], rest = A(0);
+            A p[CHAINS], rounding_error = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 A& chain = p[i % CHAINS];
                 const A q = i < CHAINS ? x(i) : chain * x(i);
-                if (EXACT && i > 0) rest = fma(rest, x(i), fma(chain, x(i), -q));
+                if (EXACT && i > 0) rounding_error = fma(rounding_error, x(i), fma(chain, x(i), -q));
                 chain = q;
             }
             A least = fabs(p[0]);
@@ -211,7 +216,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
             for (int k = 1; k < CHAINS; ++k) least = fmin(least, fabs(p[k]));
             if (rejections || !(least >= power_of_two<A>(kUnsafeExp))) return slow_product(x, 0);
             if constexpr (EXACT)
-                return Prefix::of(p[0], rest);
+                return Prefix::of(p[0], rounding_error);
             else
                 return Prefix::of((p[0] * p[1]) * (p[2] * p[3]));
         }
@@ -221,22 +226,22 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
         template <typename X, typename Y>
         __device__ Suffix suffix(const X& x, const Y& y, unsigned segment_heads)
         {
-            A p = A(1), rest = A(0), sum = A(0);
+            A p = A(1), rounding_error = A(0), sum = A(0);
             MagnitudeRange<A> range;
             const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (i % N == 0) chunk[i / N] = p;
-                if (SEG && segment_heads & 1u << i) p = A(1), rest = A(0);
+                if (i % N == 0) vector_prefix[i / N] = p;
+                if (SEG && segment_heads & 1u << i) p = A(1), rounding_error = A(0);
                 const A q = i == 0 ? x(i) : p * x(i);
-                if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
+                if (EXACT && i > 0) rounding_error = fma(rounding_error, x(i), fma(p, x(i), -q));
                 p = q;
                 range.add(p);
                 if (!SEG || preceding & 1u << i) sum = fma(p, y(i), sum);
             }
             rejections = !range.at_most(kMaxThreadExp) ? kRejected : range.at_least(kMinThreadExp) ? 0 : kRejectRange;
-            product = Prefix::of(p, rest);
-            if (range.at_least(kSubnormalExp)) return {p + rest, sum};
+            product = Prefix::of(p, rounding_error);
+            if (range.at_least(kSubnormalExp)) return {p + rounding_error, sum};
             product = slow_product(x, segment_heads);
             return {product.value(), sum};
         }
@@ -249,7 +254,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
             const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
-                if (!SEG || c == 0 || preceding & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
+                if (!SEG || c == 0 || preceding & 1u << (c * N - 1)) vector_prefix[c] = before.apply(vector_prefix[c]);
         }
 
         // Whether a row begins with a dx below kMinFirstDx.
@@ -268,7 +273,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
             A t = after.b, largest_first_dx = A(0), largest_suffix = fabs(t);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
-                A w[N], dx[N], p = chunk[c];
+                A w[N], dx[N], p = vector_prefix[c];
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     if (SEG && segment_heads & 1u << (c * N + i)) p = A(1);

@@ -28,6 +28,8 @@ __device__ bool resident_row(const ScanArgs& args, uint4* smem)
     // If the warps have no room for the gap before the row, it begins at element 0.
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
     const int first = (warp - first_warp) * 32 * I - misalignment;
+    // `first` is the position in the row of the warp's element 0. It is negative where the row
+    // begins inside the warp's first vector.
     const Span span = {
         row_index, first, first < 0 ? misalignment : 0, row_exists ? max(min(n - first, 32 * I), 0) : 0, false};
     const Scan scan{args, {&shared, first_warp, first_warp + warps_per_row}, nullptr};

@@ -72,10 +72,10 @@
 //
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
 // element may; otherwise at most one does. x(i) and y(i) are elements by index; x and y of a fast
-// path are Elements, which also have exceeds, has_zero and with_local_copy. The order of calls is
-// prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With
-// PREFIX_FROM_SUFFIX, suffix also sets the prefix, and `prefix` is called only by walks that find
-// nothing else.
+// path are Elements (elements.cuh), which also have exceeds(limit), has_zero(from) and
+// with_local_copy(f). The order of calls is prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX,
+// else prefix, suffix, enter, finish. With PREFIX_FROM_SUFFIX, suffix also sets the prefix, and
+// `prefix` is called only by walks that find nothing else.
 #pragma once
 
 #include <type_traits>

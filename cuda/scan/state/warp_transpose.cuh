@@ -47,7 +47,7 @@ template <typename T, int U, bool VECTORIZED = false, bool PARTIAL_ENDS = false>
 struct WarpTransposeIO {
     static constexpr int V = 16 / sizeof(T), I = U * V;
     static constexpr bool WHOLE = VECTORIZED && !PARTIAL_ENDS;
-    using Vector = Words<T, V>;
+    using Vector = Words<T, V>;  // V elements, 16 bytes: one access if `vectorizable`
 
     const ScanArgs& args;
     const Strided& operand;

@@ -63,8 +63,8 @@ struct RowTile {
     }
 
     // Barrier of the CTA (of the warp if SEG) that returns whether its rows are accepted by the
-    // fast path. There are two ways to be accepted with ACCEPTS_BOUNDED; each rejection bit rules
-    // out one of them, and kRejected both.
+    // fast path. With ACCEPTS_BOUNDED there are two ways to be accepted: kRejectRange rules out
+    // one, kRejectMagnitude the other, and kRejected, which has both bits, rules out both.
     template <typename DX>
     __device__ static bool is_fast(const ThreadScan& thread, const Span& span, const DX& dx, unsigned segment_heads)
     {
@@ -107,10 +107,11 @@ struct RowTile {
         return (1u << end) - 1 & ~((1u << begin) - 1);
     }
 
-    // Runs a tile, or several whole rows, in the order of calls that prefix_suffix.cuh gives: of
-    // cumprod's fast path loads, suffix and product, both scans, enter, finish, store. TILED: advances `running`, the totals of the tiles walked
-    // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
-    // the fast path rejects a row.
+    // Runs a tile, or several whole rows. With PREFIX_FROM_SUFFIX (fast path of cumprod) the order
+    // is: load x and y, suffix (which sets the product), scan of prefixes, scan of suffixes,
+    // barrier, enter, finish, is_fast, store. TILED: advances `running`, the totals of the tiles
+    // walked so far, and `phase` selects an upsweep. Returns kRejected, without having stored
+    // anything, if the fast path rejects a row.
     __device__ unsigned run(
         RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
     {
