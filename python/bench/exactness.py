@@ -18,7 +18,7 @@ from .._cases.rope import frequencies
 from .._cases.scan import of_torch
 from .._cases.scan_definitions import DEFINITIONS
 from .._cases.table import Table, shape_text
-from .._kinds import KINDS
+from .._kinds import KINDS, ScanKind
 from .._rope import rope_backward
 from .kernels import kernels_of
 from .report import NewCsv
@@ -88,7 +88,7 @@ def hard_cases(device: str) -> Iterator[Row]:
         )
 
 
-def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
+def hard_inputs(torch: Any) -> Iterator[tuple[ScanKind, str, str, Any, Any]]:
     """Inputs as tuples of kind, name, dtype, dy and x."""
     normal = TorchSource().normal
     dy, x = normal((64,)), normal((64,))
