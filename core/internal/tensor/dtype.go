@@ -55,8 +55,8 @@ type Float struct {
 }
 
 // DTypeRows is the table of element types, from which `make generate` writes the tables of the
-// other languages. Kernels receive the index of a row as the code of a dtype. Floats
-// come first.
+// other languages. Kernels receive the index of a row as the code of a dtype. Floats come
+// first.
 var DTypeRows = [...]DTypeRow{
 	{DType: Float32, Suffix: "f32", CUDA: "float", XLA: 11, Float: Float{Exponent: 8, Fraction: 23}},
 	{DType: Float64, Suffix: "f64", CUDA: "double", XLA: 12, Float: Float{Exponent: 11, Fraction: 52}},

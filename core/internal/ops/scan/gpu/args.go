@@ -95,7 +95,8 @@ func (r *run) pack(c *Config, flags, status int64) {
 	a.suffixParts, a.suffixPartStride = o.chunks[suffixIn], o.chunkStride[suffixIn]
 }
 
-// fill fills the argument of a kernel without carries, whose fields are all 0.
+// fill sets the fields of an argument that kernels with and without carries share. All are 0
+// before.
 func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	p, o := &r.problem, &r.operands
 	a.n, a.dims = p.Length, int64(o.dims)
