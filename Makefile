@@ -119,12 +119,13 @@ environment: $(VENV)/.dev
 
 # Go's tests, and what reads the same packages, are compiled for processors that fuse a product with a sum, as Go always does on
 # arm64: exact arithmetic must not depend on it. The wheel, which the Python tests run, is compiled for every processor.
-test-go lint check-generated: export GOAMD64 := $(shell grep -m1 ^flags /proc/cpuinfo | \
-	awk '/ avx2 / && / bmi2 / && / fma / && / movbe / { v = 3 } END { print "v" (v ? v : 1) }')
+V3_FLAGS := abm avx2 bmi1 bmi2 f16c fma movbe
+test-go lint check-generated: export GOAMD64 := v$(if $(filter-out $(shell grep -sm1 ^flags /proc/cpuinfo),$(V3_FLAGS)),1,3)
 
+# go vet comes first: vet, the tests and gopy then share one compilation of the C files, which they do not after go build.
 test-go: $(VENV)/.dev
-	go vet ./...  # first: vet, the tests and gopy then share one compilation of the C files, which they do not after go build
-	@test $(GOAMD64) = v3 || echo "not tested with fused operations: this processor has none"
+	go vet ./...
+	@test $(GOAMD64) = v3 || echo "not tested with fused operations of amd64: this processor has none"
 	go test ./...
 
 # The race detector finds accesses without synchronization: one run of each way through threads is enough for it.

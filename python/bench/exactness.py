@@ -15,7 +15,6 @@ from .. import _scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.rope import frequencies
-from .._cases.scan import of_torch
 from .._cases.scan_definitions import DEFINITIONS
 from .._cases.table import Table, shape_text
 from .._kinds import KINDS, ScanKind
@@ -73,7 +72,7 @@ def hard_cases(device: str) -> Iterator[Row]:
     for kind, name, dtype, dy, x in hard_inputs(torch):
         dy, x = (t.to(device, getattr(torch, dtype)) for t in (dy, x))
         leaf = x.clone().requires_grad_()
-        theirs = torch.autograd.grad(of_torch(kind)(leaf, 0), leaf, dy)[0]
+        theirs = torch.autograd.grad(getattr(torch, kind)(leaf, 0), leaf, dy)[0]
         operands = (dy,) if KINDS[kind].is_linear else (dy, x)
         backward = functools.partial(getattr(_scan, f"{kind}_backward"), *operands)
         kernel, ours = kernels_of(backward), backward()

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
-from .._kinds import KINDS
+from .._kinds import EXTREMA, KINDS
 from .report import NewCsv, machine
 
 REPETITIONS = 9
@@ -97,6 +97,7 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
     import sternway.torch.distributed as std
 
     from ..torch.distributed._exchange import all_gather, all_gather_objects
+    from ..torch.distributed._parts import EXTREMUM_SENT
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for kind in ("cumsum", "logcumsumexp"):
@@ -118,7 +119,8 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
                 calls = [functools.partial(scan, x) for scan in (shared, alone, by_gathering)]
                 times = [*(both(call, x, dy) for call in calls), both(calls[0], x, dy, 1)]
                 rows = shape[1 - dim]
-                state = torch.zeros(rows, min(KINDS[kind].carry_size, 2), device="cuda", dtype=torch.float64)
+                size = EXTREMUM_SENT if kind in EXTREMA else KINDS[kind].carry_size
+                state = torch.zeros(rows, size, device="cuda", dtype=torch.float64)
                 exchange = slowest(lambda _, state=state: all_gather(state, None))  # type: ignore[misc]
                 header = slowest(lambda _: all_gather_objects(("cumsum", ((3,), "float32", "cuda", 0, False), 3), None))
                 name = str(dtype).removeprefix("torch.")

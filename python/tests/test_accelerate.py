@@ -10,13 +10,13 @@ import torch
 from support import F64, Subclass, is_ours, refusal
 
 import sternway.torch as st
-from sternway.torch._autograd.scan_gradient import OF_TORCH
+from sternway._kinds import KINDS
 
 X, DY = [1e30, 1e30, 1e-30], [1.0, 0.0, 0.0]  # torch's cumprod backward gives NaN
 # Ways to write a call of which a function of x has our backward.
 TAKEN = {
-    **{f"torch.{name}": lambda x, name=name: getattr(torch, name)(x, 0) for name in OF_TORCH},
-    **{f"Tensor.{name}": lambda x, name=name: getattr(x, name)(dim=0) for name in OF_TORCH},
+    **{f"torch.{name}": lambda x, name=name: getattr(torch, name)(x, 0) for name in KINDS},
+    **{f"Tensor.{name}": lambda x, name=name: getattr(x, name)(dim=0) for name in KINDS},
     "axis, input": lambda x: torch.cumsum(input=x, axis=0),
     "dtype=None": lambda x: x.cumprod(0, dtype=None),
     "torch.lerp": lambda x: torch.lerp(x, torch.ones_like(x), 0.25),

@@ -14,14 +14,13 @@ from support import F32, F64, Subclass, is_ours, refusal, values_of
 import sternway as sw
 import sternway.torch as st
 from sternway._kinds import EXTREMA, KINDS
-from sternway.torch._autograd.scan_gradient import OF_TORCH
 
 bag = torch.nn.functional.embedding_bag
 INDICES, OFFSETS = torch.tensor([1, 0, 3, 1]), torch.tensor([0, 2])
 
 # Each an operation of torch and ours of that name, as functions of x [n, n, ...].
 OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    **{k: tuple(lambda x, home=home, k=k: getattr(home, k)(x, 0) for home in (torch, st)) for k in OF_TORCH},
+    **{k: tuple(lambda x, home=home, k=k: getattr(home, k)(x, 0) for home in (torch, st)) for k in KINDS},
     "lerp": (lambda x: torch.lerp(x, x.detach() * 2, 0.25), lambda x: st.lerp(x, x.detach() * 2, 0.25)),
     "lerp with a tensor": tuple(lambda x, f=f: f(x, x.detach() * 2, x.detach() / 4) for f in (torch.lerp, st.lerp)),
 }
@@ -378,7 +377,7 @@ def test_weights_of_another_kind() -> None:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", OF_TORCH)
+@pytest.mark.parametrize("kind", KINDS)
 def test_keywords_of_torch(kind: str) -> None:
     ours, theirs = getattr(st, kind), getattr(torch, kind)
     x = torch.randn(3, 4, requires_grad=True)
@@ -409,7 +408,7 @@ def test_dtype_and_out_are_torchs_operation() -> None:
         assert not is_ours(y)
         assert torch.equal(y, theirs(x, 0, dtype=F64))
         assert torch.equal(ours(x, 0, dtype=F64, reverse=True), theirs(x.flip(0), 0, dtype=F64).flip(0))
-    for kind in OF_TORCH:
+    for kind in KINDS:
         plain, ours = x.detach(), getattr(st, kind)
         out: Any = torch.empty(3, 4)
         out = (out, torch.empty(3, 4, dtype=torch.int64)) if kind in EXTREMA else out

@@ -17,7 +17,6 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
 from sternway._kinds import EXTREMA, KINDS
-from sternway.torch._autograd.scan_gradient import OF_TORCH
 
 INF, NAN = math.inf, math.nan
 # One and two; around a warp and a group of lanes; a tile and a half; rows that a block holds; rows that are cut into parts.
@@ -470,7 +469,7 @@ for _kind, _scan in SCANS.items():
     globals().setdefault(_name, type(_name, (_base,), {"family": _scan}))
 
 
-@pytest.mark.parametrize("scan", [SCANS[kind] for kind in OF_TORCH], ids=OF_TORCH)
+@EACH_SCAN
 @pytest.mark.parametrize("dtype", [F32, F64, BF16, F16], ids=str)
 def test_samples_of_torch(scan: Family, dtype: torch.dtype, device: str) -> None:
     """Every sample that PyTorch tests its own operation with."""

@@ -147,7 +147,7 @@ def entering_carries(problem: Problem, lengths: Sequence[int], kernel: str | Non
         return []
     scan = FORWARD_SCANS[d.kind]
     of_x = sw.ScanDescriptor(d.kind, d.shape, d.dtype, d.dim, d.reverse, d.tie)
-    whole = Problem(scan, of_x, {"x": problem.inputs.get("x", problem.main)}, {})
+    whole = Problem(scan, of_x, {"x": problem.inputs["x"]}, {})
     return forward(Chunks(whole, lengths, kernel))[1]
 
 

@@ -12,7 +12,6 @@ from support import DIRECTIONS, F16, F32, F64, FLOATS, check, gradcheck, gradgra
 import sternway as sw
 import sternway.torch as st
 from sternway._kinds import EXTREMA, KINDS, WITH_KERNELS
-from sternway.torch._autograd.scan_gradient import FORWARDS, OF_TORCH
 
 INF = float("inf")
 SCANS = pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +28,7 @@ def test_names_values_and_types_are_torchs(kind: str, dtype: torch.dtype, device
     assert parameters["reverse"].kind is inspect.Parameter.KEYWORD_ONLY
     for shape in ((), (5,), (0, 3), (4, 0), (3, 4, 5)):
         x = leaf(shape, dtype, device)
-        ours, theirs = getattr(st, kind)(x, -1), FORWARDS[kind](x, -1)
+        ours, theirs = getattr(st, kind)(x, -1), getattr(torch, kind)(x, -1)
         assert type(ours) is type(theirs)
         for a, b in zip(*((y,) if kind not in EXTREMA else y for y in (ours, theirs)), strict=True):
             assert a.dtype == b.dtype
@@ -47,8 +46,6 @@ def test_the_forward_is_that_of_a_plan(kind: str, device: str) -> None:
     want = plan[0] if kind in EXTREMA else plan
     for leaf_or_not in (x, x.clone().requires_grad_()):
         assert torch.equal(values_of(getattr(st, kind)(leaf_or_not, -1)), want)
-        if kind not in OF_TORCH:
-            continue
         with st.accelerate():
             assert torch.equal(values_of(getattr(torch, kind)(leaf_or_not, -1)), want)
         with st.accelerate(forward=False):
@@ -163,7 +160,7 @@ def test_vmap(kind: str, where: int, device: str) -> None:
 def test_dtypes_without_a_gradient_of_ours_stay_with_torch(kind: str, device: str) -> None:
     whole = torch.tensor([3, 1, 2], device=device)
     if kind != "logcumsumexp":
-        ours, theirs = values_of(getattr(st, kind)(whole, 0)), values_of(FORWARDS[kind](whole, 0))
+        ours, theirs = values_of(getattr(st, kind)(whole, 0)), values_of(getattr(torch, kind)(whole, 0))
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
     if kind in ("cumsum", "cumprod"):
@@ -214,9 +211,9 @@ def test_our_forward_runs_under_autocast(kind: str, dtype: torch.dtype, device: 
     """Alone finds torch's forward under autocast, which rounds more than once; the dtype is that of torch's policy."""
     x = torch.randn(5, 300, device=device).to(dtype).requires_grad_()
     with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
-        theirs, ours = FORWARDS[kind](x, 1), getattr(st, kind)(x, 1)
-        with st.accelerate():  # which serves the scans that torch has
-            inside = getattr(torch, kind)(x, 1) if kind in OF_TORCH else ours
+        theirs, ours = getattr(torch, kind)(x, 1), getattr(st, kind)(x, 1)
+        with st.accelerate():
+            inside = getattr(torch, kind)(x, 1)
     theirs, ours, inside = (y[0] if kind == "cummax" else y for y in (theirs, ours, inside))
     want = getattr(st, kind)(x.to(theirs.dtype), 1)
     want = want[0] if kind == "cummax" else want

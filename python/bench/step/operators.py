@@ -10,7 +10,6 @@ from typing import Any
 
 from ..._cases import CASES, Problem, TorchSource, Truth, error
 from ..._cases.case import wide
-from ..._cases.scan import of_torch
 from ..._cases.scan_definitions import DEFINITIONS
 from ..._kinds import KINDS
 from .case import COMPILE, OURS, TORCH, Checked, Contestant, Size, Step, StepCase, by_gradient, ways
@@ -29,11 +28,13 @@ def values_of(y: Any) -> Any:
 
 def scan(kind: str, dim: int, device: str, size: Size) -> Step:
     """A scan and its gradient. The forward of cummax and cummin computes the indices, as torch's does."""
+    import torch
+
     import sternway.torch
 
     name = f"{kind}, dim {dim if dim == 0 else -1}"
     problem = Problem(NAMED["scan_backward", name], TorchSource(device), size.shape, size.dtype)
-    theirs, ours = of_torch(kind), getattr(sternway.torch, kind)
+    theirs, ours = getattr(torch, kind), getattr(sternway.torch, kind)
 
     def by_torch(x: Any) -> Any:
         return values_of(theirs(x, dim))

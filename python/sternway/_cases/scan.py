@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from .._arrays import Array
-from .._composed import COMPOSED
 from .._kinds import KINDS, ScanKind
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
@@ -77,22 +75,10 @@ def describe(kind: ScanKind, dim: int, v: Values) -> ScanBackwardDescriptor:
 
 def by_torch(kind: str, dim: int, v: Values) -> Any:
     """The operation by torch."""
-    y = of_torch(kind)(v.x, dim)
-    return y if hasattr(y, "shape") else y.values
-
-
-def of_torch(kind: str) -> Callable[..., Any]:
-    """torch's scan, or what computes it by torch's operations if torch lacks it."""
-    if kind in COMPOSED:
-        return COMPOSED[kind].scan
     import torch
 
-    return getattr(torch, kind)  # type: ignore[no-any-return]
-
-
-def name_in_torch(kind: str) -> str:
-    """What torch calls the operation, for the reader of a table."""
-    return COMPOSED[kind].text if kind in COMPOSED else f"torch.{kind}"
+    y = getattr(torch, kind)(v.x, dim)
+    return y if hasattr(y, "shape") else y.values
 
 
 def drop_in(kind: str, dim: int, v: Values) -> Any:
@@ -108,7 +94,7 @@ def case(kind: ScanKind, name: str, dim: int, reads: tuple[str, ...], **options:
     make = options.pop("make", with_indices if "indices" in reads else inputs)
     return Case(
         "scan", f"{kind}, {name}", ScanBackwardPlan, functools.partial(make, kind, dim), functools.partial(describe, kind, dim),
-        {"dx": Output("x", functools.partial(along, dim, kind))}, functools.partial(by_torch, kind, dim), name_in_torch(kind),
+        {"dx": Output("x", functools.partial(along, dim, kind))}, functools.partial(by_torch, kind, dim), f"torch.{kind}",
         reads=reads, drop_in=functools.partial(drop_in, kind, dim), **options,
     )  # fmt: skip
 
@@ -123,7 +109,7 @@ def forward_case(kind: ScanKind, name: str, dim: int, **options: Any) -> Case:
     return Case(
         "scan", f"{kind}, {name}", ScanPlan, functools.partial(options.pop("make", inputs), kind, dim),
         functools.partial(describe_forward, kind, dim), {"y": Output("x", functools.partial(forward_along, dim, kind))},
-        functools.partial(by_torch, kind, dim), name_in_torch(kind), reads=("x",), **options,
+        functools.partial(by_torch, kind, dim), f"torch.{kind}", reads=("x",), **options,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ._autograd.calls import FLOATS
 from ._autograd.dispatch import all_plain
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import is_overridden
-from ._autograd.scan_gradient import OF_TORCH
+from ._autograd.scan_gradient import FORWARDS
 from ._autograd.tangents import count_jvps, has_tangents
 from ._embedding import embedding
 from ._embedding import prepare as prepare_embedding
@@ -97,7 +97,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[An
 _FUNCTIONAL = (torch.nn.functional,)
 
 SERVED = (
-    *map(_scan_of, OF_TORCH),
+    *map(_scan_of, FORWARDS),
     Served(
         "lerp", (torch, torch.Tensor), ("input", "end", "weight"), (), _prepare_lerp, _without_flag(lerp_autograd.run_eager)
     ),

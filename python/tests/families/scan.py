@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, F64, Maker, Truth, values_of
 
 import sternway as sw
-from sternway._cases.scan import of_torch
 from sternway._cases.scan_definitions import DEFINITIONS
 from sternway._kinds import EXTREMA, KINDS
 
@@ -135,7 +134,7 @@ def settle(inputs: Tensors) -> None:
 
 def forward_by_torch(descriptor: Any, x: torch.Tensor) -> torch.Tensor:
     dim, reverse = descriptor.dim, descriptor.reverse
-    y = values_of(of_torch(descriptor.kind)(x.flip(dim) if reverse else x, dim))
+    y = values_of(getattr(torch, descriptor.kind)(x.flip(dim) if reverse else x, dim))
     return y.flip(dim) if reverse else y
 
 

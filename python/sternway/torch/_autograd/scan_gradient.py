@@ -9,18 +9,12 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_of
-from ..._composed import COMPOSED
 from ..._kinds import EXTREMA, KINDS
 from ..._scan import scan_plan
 from .calls import resolve
 from .operators import MAX_RANK, apply, batch_first, by_formula, differentiable, vmap_by_loop
 
-OF_TORCH = tuple(kind for kind in KINDS if kind not in COMPOSED)
-"""The scans that torch has."""
-FORWARDS: dict[str, Callable[..., Any]] = {
-    **{kind: getattr(torch, kind) for kind in OF_TORCH},
-    **{kind: composed.scan for kind, composed in COMPOSED.items()},
-}
+FORWARDS: dict[str, Callable[..., Any]] = {kind: getattr(torch, kind) for kind in KINDS}
 NEEDS_X = frozenset[str](name for name, kind in KINDS.items() if not kind.is_linear)
 """The kinds whose gradient takes x. The others are linear."""
 OWN_GRADIENTS = frozenset[str](name for name, kind in KINDS.items() if kind.is_own_gradient)
@@ -28,7 +22,7 @@ OWN_GRADIENTS = frozenset[str](name for name, kind in KINDS.items() if kind.is_o
 
 
 def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:
-    """The operation by torch; reverse=True flips x before and y after. others: torch's keywords dtype and out."""
+    """torch's own operation; reverse=True flips x before and y after. others: torch's keywords dtype and out."""
     if not reverse or x.dim() == 0:
         return FORWARDS[kind](x, dim, **others)
     y = FORWARDS[kind](x.flip(dim), dim, **others)
@@ -74,7 +68,7 @@ def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -
     if kind == "logcumsumexp":
         return apply(_Weighted, dy, x, dim, reverse, True)  # type: ignore[no-any-return]
 
-    x = torch.zeros_like(dy) if x is None else x  # the gradient of a linear scan is the same everywhere
+    assert x is not None
 
     def values(x: Tensor) -> Tensor:
         y = torch_forward(x, kind, dim, reverse)

@@ -112,8 +112,10 @@ class _Scan(torch.autograd.Function):
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
         _run(part.forward, x=source, carry_in=carry, **outputs)
         ctx.part = part
-        kind = KINDS[part.kind]
-        ctx.save_for_backward(None if kind.is_linear else x, None if kind.is_own_gradient else carry)
+        if KINDS[part.kind].is_own_gradient:
+            ctx.save_for_backward(None, None)
+        else:
+            ctx.save_for_backward(x, carry)
         if part.kind not in EXTREMA:
             return outputs["y"]
         ctx.mark_non_differentiable(outputs["indices"])
@@ -127,14 +129,14 @@ class _Scan(torch.autograd.Function):
         if kind.is_own_gradient:
             back = part_of(dy, part.kind, part.dim, not part.reverse, part.group, part.lengths)
             return _Scan.apply(dy, summary(dy, back), back), None, None
-        if torch.is_grad_enabled() and (dy.requires_grad or (x is not None and x.requires_grad)):
+        if torch.is_grad_enabled() and (dy.requires_grad or x.requires_grad):
             return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None, None
         dy = resolve(dy)
-        operands = {"dy": dy, "x": None if x is None else resolve(x.detach()), "carry_in": carry}
+        operands = {"dy": dy, "x": resolve(x.detach()), "carry_in": carry}
         size = kind.gradient_carry_size_float64 if dy.dtype == torch.float64 else kind.gradient_carry_size
         state = _empty_state(dy, part.dim, size)
         _run(part.backward, **operands, dcarry_in=state)
-        dx = torch.empty_like(dy, memory_format=torch.contiguous_format) if x is None else torch.empty_like(x)
+        dx = torch.empty_like(x)
         _run(part.backward, **operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)
         return dx, None, None
 

@@ -14,11 +14,9 @@ from .._autograd.scan_gradient import GRADIENT
 from ._exchange import all_gather
 
 
-def whole_gradient(
-    dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, group: Any, lengths: Sequence[int]
-) -> Tensor:
+def whole_gradient(dy: Tensor, x: Tensor, kind: str, dim: int, reverse: bool, group: Any, lengths: Sequence[int]) -> Tensor:
     """The part of dx of this rank, which can be differentiated by dy and x on every rank."""
-    wholes = [part if part is None else _Whole.apply(part, dim, group, tuple(lengths)) for part in (dy, x)]
+    wholes = [_Whole.apply(part, dim, group, tuple(lengths)) for part in (dy, x)]
     dx = apply(GRADIENT.function, *wholes, dim, kind, reverse)
     rank = dist.get_rank(group)
     return dx.narrow(dim, sum(lengths[:rank]), lengths[rank])  # type: ignore[no-any-return]
