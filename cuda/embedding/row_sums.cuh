@@ -10,7 +10,7 @@
 // sum follows from the entries alone.
 #pragma once
 
-#include "embedding/segment_sum.cuh"
+#include "embedding/argmax_sum.cuh"
 
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct RowSum : Sum<T, A, V, KIND, FLIGHT> {

@@ -2,12 +2,10 @@
 // slice of a row, V columns each.
 #pragma once
 
-#include "common/async_copy.cuh"
 #include "common/divisor.cuh"
 #include "embedding/args.cuh"
 
 constexpr int kRun = 8;  // additions of a running sum, at most, before it moves to the next level (blocked summation)
-constexpr int kStagedArgmax = 6;  // of a thread, at once
 
 // The kinds of summands.
 enum class Kind {
@@ -213,53 +211,11 @@ struct Sum {
         return s.argmax_bits[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1);
     }
 
-    // The places of the thread in shared memory, kBlockThreads apart.
-    __device__ uint4* places() const
-    {
-        __shared__ uint4 all[kStagedArgmax * kBlockThreads];
-        return all + threadIdx.x;
-    }
-
-    // Adds entries if most are the argmax of no column of a thread: only the others are loaded, as
-    // many at once as the thread has places.
+    // Adds entries if most are the argmax of no column of a thread (argmax_sum.cuh). The places are
+    // those of the thread in shared memory, kBlockThreads apart.
+    __device__ uint4* places() const;
     template <typename Visit>
-    __device__ void add_argmax(u32 k, int n, Visit visit)
-    {
-        const Source* from = keep_here(sources());
-        __builtin_assume(__isShared(from));  // keeps its address in a register
-        u32 mine = 0;                        // a bit for each entry with argmax bits
-        for (int j = 0; j < n; ++j) mine |= static_cast<u32>(argmax_of(from[j]) != 0) << j;
-        for (int j = 0; j < n;) {
-            u32 pending = mine & ~0u << j;
-            uint4* place = places();
-            for (int staged = 0; pending && staged < kStagedArgmax;
-                 ++staged, pending &= pending - 1, place += kBlockThreads) {
-                const u32 bag = from[__ffs(pending) - 1].bag;
-                if (args.dy_column == 1) {
-                    cp_async_16(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
-                } else {
-                    Words<T, V> x;
-                    load(x, bag);
-                    x.store(reinterpret_cast<T*>(place));
-                }
-            }
-            asm volatile("cp.async.wait_all;" ::: "memory");
-            const int stop = __reduce_min_sync(group(), pending ? __ffs(pending) - 1 : n);
-            place = places();
-            for (; j < stop; ++j) {
-                visit(from[j].row, k + j);
-                if (!(mine >> j & 1)) continue;
-                const u32 argmax_bits = argmax_of(from[j]);
-                Words<T, V> x;
-                x.load(reinterpret_cast<const T*>(place));
-                place += kBlockThreads;
-#pragma unroll
-                for (int v = 0; v < V; ++v)
-                    if (argmax_bits >> v & 1) run[v] += x.template value<A>(v);
-            }
-            settle_after(k, n);
-        }
-    }
+    __device__ void add_argmax(u32 k, int n, Visit visit);
 
     // Adds entries that are all of one row.
     __device__ void add_run(u32 first, u32 end)

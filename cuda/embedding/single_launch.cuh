@@ -4,8 +4,8 @@
 // whole CTA.
 #pragma once
 
+#include "embedding/argmax_sum.cuh"
 #include "embedding/radix_sort.cuh"
-#include "embedding/segment_sum.cuh"
 
 constexpr u32 kLongRow = 64;         // entries of a row that the CTA shares, at least
 constexpr u32 kNoRow = kSingleLaunchRows;  // of an entry that belongs to another CTA; own rows are counted from 0

@@ -260,7 +260,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             thread[v].begin(args);
             if constexpr (K::HAS_BASE) thread[v].base = base[v];
             if constexpr (K::READS_RECORDS) thread[v].records = known.at[v];
-            if constexpr (K::NEEDS_POSITIONS) thread[v].position = args.n - rows + warp * R, thread[v].end = args.n;
+            if constexpr (K::STORES_INDICES) thread[v].position = args.n - rows + warp * R, thread[v].end = args.n;
             if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffixes.at[v] = thread[v].suffix(xv(v), yv(v), segment_heads);
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 prefixes.at[v] = thread[v].product;

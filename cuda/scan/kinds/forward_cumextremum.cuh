@@ -50,7 +50,7 @@ __device__ i64 position_of_rank(i64 rank, i64 n, bool last_wins)
 // -0 is returned as either.
 template <typename A, bool INDEXED, bool CARRIED = false>
 struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExtremum<A>, Extremum<A>>> {
-    static constexpr bool NEEDS_POSITIONS = INDEXED, STORES_INDICES = INDEXED;
+    static constexpr bool STORES_INDICES = INDEXED;
     using Tuning = std::conditional_t<INDEXED, ForwardIndicesTuning, ForwardCumextremumTuning>;
     using Suffix = std::conditional_t<INDEXED, RankedExtremum<A>, Extremum<A>>;
 

@@ -214,7 +214,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (K::READS_RECORDS)
             own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (K::HAS_BASE) own.thread.base = base;
-        if constexpr (K::NEEDS_POSITIONS) {
+        if constexpr (K::STORES_INDICES) {
             own.thread.position = first_position(t) + static_cast<int>(threadIdx.x) * I;
             own.thread.end = args.n;
         }

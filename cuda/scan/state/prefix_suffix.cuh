@@ -50,12 +50,11 @@
 //     READS_RECORDS        ThreadScan::records: record flags, which the kernel sets after `begin`
 //     FINDS_RECORDS        ThreadScan::records: record flags, set by `enter`
 //                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
-//     NEEDS_POSITIONS      ThreadScan::position, end: the position of element 0, and the one from
+//     STORES_INDICES       ThreadScan::position, end: the position of element 0, and the one from
 //                          which on there are no elements; set by the kernel after `begin`. SEG:
 //                          positions count from the first row of the warp on
-//                          ThreadScan::set_row(args, row), called next by RowTile and ColumnTile
-//     STORES_INDICES       NEEDS_POSITIONS, and
-//                          ThreadScan::stores_indices(args): whether the run wants indices
+//                          ThreadScan::set_row(args, row), called next by RowTile and ColumnTile;
+//                          stores_indices(args): whether the run wants indices
 //                          ThreadScan::records, carried_record: which elements are records, and
 //                          the position of the record before the thread; set by `finish`
 //                          (store_indices.cuh)
@@ -182,7 +181,6 @@ struct KindDefaults {
     static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
     static constexpr bool IS_FORWARD = false;  // a forward scan (kinds/forward.cuh)
     static constexpr bool STRIPED_ROWS = true;  // of kinds without x: row_resident leaves vectors in striped order
-    static constexpr bool NEEDS_POSITIONS = false;  // ThreadScan has the position of its first element
     static constexpr bool STORES_INDICES = false;  // a forward scan that stores indices as well
     static constexpr bool HAS_CARRIES = false;  // states enter and leave rows (carry.cuh)
 

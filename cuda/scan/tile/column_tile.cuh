@@ -205,7 +205,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         for (int v = 0; v < W; ++v) {
             thread[v].begin(args);
             if constexpr (INDEX) find_records(thread[v], v, tile, segment_heads);
-            if constexpr (K::NEEDS_POSITIONS) {
+            if constexpr (K::STORES_INDICES) {
                 thread[v].position = (tile * threads_down() + y) * R;
                 thread[v].end = args.n;
                 thread[v].set_row(args, row_of_column(min(x * W + v, last_column())));

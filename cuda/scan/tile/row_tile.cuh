@@ -36,7 +36,7 @@ struct RowTile {
     // Kinds that do not read x: row_resident scans most of them in striped order, without shared
     // memory.
     static constexpr bool READS_Y_ALONE = !READS_X && !INDEX,
-                          STRIPED = READS_Y_ALONE && K::STRIPED_ROWS && !K::NEEDS_POSITIONS;
+                          STRIPED = READS_Y_ALONE && K::STRIPED_ROWS && !K::STORES_INDICES;
     using IO = WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
@@ -135,7 +135,7 @@ struct RowTile {
         thread.begin(args);
         if constexpr (READS_X) x.finish(xs, smem, pad);
         if constexpr (INDEX) find_records(thread, span, offsets.inputs[kSaved]);
-        if constexpr (K::NEEDS_POSITIONS) {  // SEG: positions from the first row of the warp on
+        if constexpr (K::STORES_INDICES) {  // SEG: positions from the first row of the warp on
             const int own = threadIdx.x % 32 * I;
             thread.position = SEG ? own - span.lo : span.first + own;
             thread.end = SEG ? span.hi - span.lo : args.n;
