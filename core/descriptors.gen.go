@@ -18,6 +18,8 @@ type (
 	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken
 	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
 	LerpBackward                 = elementwise.LerpBackward
+	LinearRecurrence             = scan.LinearRecurrence
+	LinearRecurrenceBackward     = scan.LinearRecurrenceBackward
 	Rope                         = rope.Rope
 	RopeBackward                 = rope.RopeBackward
 	Scan                         = scan.Scan

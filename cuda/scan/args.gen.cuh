@@ -54,6 +54,12 @@ constexpr i64 kMisaligned = 128;
 constexpr i64 kLineAligned = 256;
 // with carries: combine the suffixes of splits and store nothing but the carry
 constexpr i64 kSummary = 512;
+// Gradients of linear recurrences: the result is left out and has the layout of another operand.
+constexpr i64 kNoResult = 1024;
+// Linear recurrences: states of the type of accumulators, not of elements.
+constexpr i64 kStateInWide = 2048;
+constexpr i64 kStateOutWide = 4096;
+constexpr i64 kInitialWide = 8192;
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
 struct Strided {
@@ -98,6 +104,14 @@ struct CarryArgs : ScanArgs {
     // is the last of a prefix and the first of a suffix.
     i64 prefix_parts, prefix_part_stride;
     i64 suffix_parts, suffix_part_stride;
+};
+
+// LinearArgs is the argument of kernels of linear recurrences. States have a number for each row;
+// one without data is left out. A state enters a row of a kernel at its end.
+struct LinearArgs : ScanArgs {
+    Strided state_in;  // the initial state; of a gradient that of the final state
+    Strided state_out;  // the final state; of a gradient that of the initial state
+    Strided initial;  // of a gradient: the initial state
 };
 
 // ClearArgs is the argument of scan_clear.
@@ -236,4 +250,29 @@ struct ForwardLogcumsumexpTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+};
+
+struct LinearTuning {
+    static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {3, 3, 3};
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
+    static constexpr int ROW_TILED_VECTORS[] = {2, 2, 2};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {2, 4, 4};
+    static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
+    static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
+    static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
+    static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
+    static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+};
+
+struct LinearBackwardTuning {
+    static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {2, 2, 2};
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {1, 1, 1};
+    static constexpr int ROW_TILED_VECTORS[] = {2, 2, 2};
+    static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
+    static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
 };

@@ -28,28 +28,28 @@
 
 #define EXPORT_KIND(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_row_packed_##name, kRowPackedThreads, \
-        Kind<A>::Tuning::ROW_PACKED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_packed<Kind<A>, T>(args)) \
+        Kind<A>::Tuning::ROW_PACKED_CTAS_PER_SM[sizeof(T) / 4], Kind<A>::Args, row_packed<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_row_resident_##name, kRowResidentThreads, \
-        Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_resident<Kind<A>, T>(args)) \
+        Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4], Kind<A>::Args, row_resident<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_row_tiled_##name, kRowResidentThreads, \
-        kTiledCTAsPerSM, ScanArgs, row_tiled<Kind<A>, T>(args)) \
+        kTiledCTAsPerSM, Kind<A>::Args, row_tiled<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_column_tiled_##name, kColumnThreads, \
-        kTiledCTAsPerSM, ScanArgs, column_tiled<Kind<A>, T>(args))
+        kTiledCTAsPerSM, Kind<A>::Args, column_tiled<Kind<A>, T>(args))
 
 // row_cluster, for kinds other than Indices.
 #define EXPORT_ROW_CLUSTER(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_row_cluster_##name, kRowClusterThreads, \
-        1, ScanArgs, row_cluster<Kind<A>, T>(args))
+        1, Kind<A>::Args, row_cluster<Kind<A>, T>(args))
 
 // The pipelined kernels column_pipelined and row_pipelined, for kinds other than Indices.
 #define EXPORT_COLUMN_PIPELINED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_column_pipelined_##name, kColumnPipelinedThreads, \
-        1, ScanArgs, column_pipelined<Kind<A>, T>(args))
+        1, Kind<A>::Args, column_pipelined<Kind<A>, T>(args))
 #define EXPORT_ROW_PIPELINED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_row_pipelined_##name, kRowPipelinedThreads, \
-        Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_pipelined<Kind<A>, T>(args))
+        Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], Kind<A>::Args, row_pipelined<Kind<A>, T>(args))
 
 // column_cluster, for kinds with a fast path.
 #define EXPORT_COLUMN_CLUSTER(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_column_cluster_##name, kColumnClusterThreads, \
-        1, ScanArgs, column_cluster<Kind<A>, T>(args))
+        1, Kind<A>::Args, column_cluster<Kind<A>, T>(args))

@@ -87,6 +87,12 @@ PAGES = [
         "The cumulative operations, and their gradients.",
         stated("sternway._scan", "sternway._scan_forward"),
     ),
+    Page(
+        "recurrences",
+        "Linear recurrences",
+        "The recurrence `h[t] = a[t] * h[t-1] + b[t]`, and its gradients.",
+        stated("sternway._linear_recurrence"),
+    ),
     Page("rope", "RoPE", "Rotary position embedding and its gradient.", stated("sternway._rope")),
     Page(
         "quantization",

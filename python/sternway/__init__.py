@@ -15,6 +15,7 @@ from . import (
     _fake_quantize,
     _lerp,
     _library,
+    _linear_recurrence,
     _rope,
     _scan,
     _scan_forward,
@@ -28,6 +29,7 @@ from ._embedding_bag import *
 from ._fake_quantize import *
 from ._lerp import *
 from ._library import *
+from ._linear_recurrence import *
 from ._plan import Plan
 from ._rope import *
 from ._scan import *
@@ -45,6 +47,7 @@ __all__ = [
     *_fake_quantize.__all__,
     *_lerp.__all__,
     *_library.__all__,
+    *_linear_recurrence.__all__,
     *_rope.__all__,
     *_scan.__all__,
     *_scan_forward.__all__,

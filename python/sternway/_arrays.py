@@ -162,6 +162,7 @@ class Producer(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array: ...
     def empty_like(self, x: Array, dtype: str | None = None) -> Array: ...
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array: ...
     def multiples(self, count: int, of: int, device: str) -> Array: ...
 
 
@@ -174,6 +175,9 @@ class _Torch:
 
     def empty_like(self, x: Array, dtype: str | None = None) -> Array:
         return self.torch.empty_like(x) if dtype is None else self.torch.empty_like(x, dtype=getattr(self.torch, dtype))
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
+        return self.torch.full(shape, value, dtype=getattr(self.torch, dtype), device=device)
 
     def multiples(self, count: int, of: int, device: str) -> Array:
         """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
@@ -206,6 +210,9 @@ class _NumPyLike:
     def empty_like(self, x: Array, dtype: str | None = None) -> Array:
         return self.module.empty_like(x) if dtype is None else self.module.empty_like(x, dtype=self._dtype(dtype))
 
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
+        return self.module.full(shape, value, dtype=self._dtype(dtype))
+
     def multiples(self, count: int, of: int, device: str) -> Array:
         """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
         return self.module.arange(count, dtype="int64") * of
@@ -222,6 +229,9 @@ class _ArrayAPI:
 
     def empty_like(self, x: Array, dtype: str | None = None) -> Array:
         return self.module.empty_like(x) if dtype is None else self.module.empty_like(x, dtype=self._dtype(dtype))
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
+        return self.module.full(shape, value, dtype=self._dtype(dtype), device=self.device)
 
     def _dtype(self, dtype: str) -> Any:
         """A dtype by name.

@@ -51,6 +51,14 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "lerp_backward": {
         "dtype": get_args(FloatName),
     },
+    "linear_recurrence": {
+        "dtype": get_args(FloatName),
+        "state_dtype": get_args(FloatName),
+    },
+    "linear_recurrence_backward": {
+        "dtype": get_args(FloatName),
+        "state_dtype": get_args(FloatName),
+    },
     "rope": {
         "dtype": get_args(FloatName),
         "pairing": get_args(Pairing),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Columns = Literal["halves", "neighbours"]
 LerpGradient = Literal["da", "db", "dweight"]
+LinearGradient = Literal["da", "db", "dinitial_state"]
 
 
 class _TorchDType(Protocol):

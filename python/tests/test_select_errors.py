@@ -80,6 +80,7 @@ def test_descriptor(row: Wrong) -> None:
 REQUIRED: dict[str, dict[str, Any]] = {
     "Scan": {"shape": (2, 3), "dtype": "float32"},
     "LerpBackward": {"shape": (2, 3), "dtype": "float32"},
+    "LinearRecurrence": {"shape": (2, 3), "dtype": "float32"},
     "Rope": {"batch_size": 1, "num_heads": 1, "seq_len": 2, "head_dim": 2, "dtype": "float32"},
     "DequantizePerToken": {"shape": (2, 3), "dtype": "float32"},
     "FakeQuantizePerToken": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1},
@@ -129,7 +130,7 @@ def test_names_that_fields_take(family: str) -> None:
     plan = getattr(sw, descriptor.__name__.replace("Descriptor", "Plan"))
     for field, names in CHOICES[family].items():
         for name in names:
-            both = {"dtype": name} if field == "scale_dtype" else {}
+            both = {"dtype": name} if field in ("scale_dtype", "state_dtype") else {}
             plan.select(descriptor(**{**fields, **both, field: name}))
 
 

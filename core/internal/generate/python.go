@@ -26,7 +26,7 @@ from ._kinds import ScanKind
 var typeOfField = map[string]string{
 	"kind": "ScanKind", "tie": "Tie", "mode": "BagMode",
 	"pairing": "Pairing", "angle": "Angle", "layout": "Layout",
-	"dtype": "FloatName", "scale_dtype": "FloatName", "qdtype": "QuantizedName",
+	"dtype": "FloatName", "scale_dtype": "FloatName", "state_dtype": "FloatName", "qdtype": "QuantizedName",
 	"index_dtype": "IndexName", "offset_dtype": "IndexName",
 }
 

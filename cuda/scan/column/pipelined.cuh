@@ -51,6 +51,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     int rows_left;           // rows from the first one of the split to the end
     T* dx;                   // the first element of the thread
     i64* indices;            // of forward cummax and cummin: its index
+    i64 first_row;           // the row that is the first column of the thread
     A base[W];
     PerColumn<Prefix> best;  // record pass: best element before the tile
 
@@ -124,6 +125,10 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         split = item.split;
         columns_present = item.columns_present;
         rows_left = keep_here(item.rows_left);
+        if constexpr (K::HAS_SEQUENCES) {
+            const i64 panels_across = (args.extent[0] + COLUMNS - 1) / COLUMNS;
+            first_row = item.segment / panels_across * args.extent[0] + item.column + lane * W;
+        }
         const Strided &result = args.outputs[kResult], &index = args.outputs[kIndices];
         dx = reinterpret_cast<T*>(result.data) + item.offsets.outputs[kResult] + item.column + lane * W +
              (item.row + warp * R) * result.step;
@@ -260,6 +265,11 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             thread[v].begin(args);
             if constexpr (K::HAS_BASE) thread[v].base = base[v];
             if constexpr (K::READS_RECORDS) thread[v].records = known.at[v];
+            if constexpr (K::HAS_SEQUENCES) {
+                thread[v].locate(first_row + v, args.n - rows + warp * R);
+                if (!has(v)) thread[v].heads = thread[v].tails = 0;
+                if (v == 0 && thread[v].without_decay()) clear_rows(xs, thread[v].without_decay());
+            }
             if constexpr (K::STORES_INDICES) thread[v].position = args.n - rows + warp * R, thread[v].end = args.n;
             if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffixes.at[v] = thread[v].suffix(xv(v), yv(v), segment_heads);
             if constexpr (K::PREFIX_FROM_SUFFIX)

@@ -13,9 +13,10 @@
 __device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
 __device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
 __device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
+// Of one integer: nvcc 13.0 loses the low word of two behind a branch.
 __device__ inline double mantissa_of(double x)
 {
-    return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x));
+    return __longlong_as_double(__double_as_longlong(x) & 0x800fffffffffffff | 0x3ff0000000000000);
 }
 
 // 2^k; 0 for the least exponent, infinity for the largest.

@@ -214,6 +214,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (K::READS_RECORDS)
             own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (K::HAS_BASE) own.thread.base = base;
+        if constexpr (K::HAS_SEQUENCES) {
+            own.thread.locate(segment, first_position(t) + static_cast<int>(threadIdx.x) * I);
+            if (const unsigned bits = own.thread.without_decay()) clear_elements(own.xs, bits);
+        }
         if constexpr (K::STORES_INDICES) {
             own.thread.position = first_position(t) + static_cast<int>(threadIdx.x) * I;
             own.thread.end = args.n;

@@ -36,6 +36,7 @@ __device__ unsigned max_magnitude_of_pairs(unsigned a, unsigned b)
 template <typename A, typename T, int N, int U, bool COLUMN = false>
 struct Elements {
     static constexpr int WIDTH = N, COUNT = U;
+    using Stored = T;
     const Words<T, N> (&word)[U];
     int column = 0;
 
@@ -122,6 +123,26 @@ struct Elements {
         }
     }
 };
+
+// Sets the elements of a thread whose bits are set to 0.
+template <typename T, int N, int U>
+__device__ void clear_elements(Words<T, N> (&word)[U], unsigned bits)
+{
+#pragma unroll
+    for (int i = 0; i < N * U; ++i)
+        if (bits >> i & 1) word[i / N].replace(i % N, T());
+}
+
+// Sets the rows of a thread whose bits are set to 0.
+template <typename T, int N, int U>
+__device__ void clear_rows(Words<T, N> (&word)[U], unsigned bits)
+{
+#pragma unroll
+    for (int r = 0; r < U; ++r)
+#pragma unroll
+        for (int v = 0; v < N; ++v)
+            if (bits >> r & 1) word[r].replace(v, T());
+}
 
 // Whether X gives elements two at a time.
 template <typename X>

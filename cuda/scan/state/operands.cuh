@@ -20,9 +20,10 @@
 // Inputs and outputs by number. kScanned has the elements that a scan combines: dy of a gradient,
 // the input of a forward scan. kSaved has x, or the indices of the forward, from which a gradient
 // finds its coefficients. kResult is dx, or the result of a forward scan. kIndices are those that
-// forward cummax and cummin store.
-constexpr int kScanned = 0, kSaved = 1;
-constexpr int kResult = 0, kIndices = 1;
+// forward cummax and cummin store. The gradient of a linear recurrence also reads states, and has a
+// second result.
+constexpr int kScanned = 0, kSaved = 1, kStates = 2;
+constexpr int kResult = 0, kIndices = 1, kSecond = 1;
 
 // The phase of a split scan in its last, or only, launch; the others are flags of ScanArgs.
 constexpr int kDownsweep = 0;

@@ -58,6 +58,12 @@
 //                          ThreadScan::records, carried_record: which elements are records, and
 //                          the position of the record before the thread; set by `finish`
 //                          (store_indices.cuh)
+//     HAS_SEQUENCES        states enter and leave rows (linear.cuh): ThreadScan::locate(row,
+//                          position of element 0), called after `begin`, or with SEG the members
+//                          heads, tails, row and offset
+//     HAS_TWO_RESULTS      a third input kStates, z, and a second output kSecond;
+//                          ThreadScan::before: the z before element 0; finish(.., store, z) calls
+//                          store(c, results, second results)
 //     Value is i64         index_of(args, position), and ThreadScan::records or
 //                          ThreadScan::find_records(...), which sets it from indices
 //                          (indices.cuh, ColumnTile)
@@ -171,6 +177,7 @@ struct NoPrefix {};
 
 // The optional members of a kind.
 struct KindDefaults {
+    using Args = ScanArgs;  // of its kernels, ScanArgs or a struct that begins with it
     static constexpr bool IS_FAST = false;  // the kind is the fast path of another one and may reject rows
     static constexpr bool PREFIX_FROM_SUFFIX = false;  // ThreadScan::suffix also computes the prefix, in `product`
     static constexpr bool FINDS_RECORDS = false;  // record pass: the output is a bit for each element
@@ -183,6 +190,8 @@ struct KindDefaults {
     static constexpr bool STRIPED_ROWS = true;  // of kinds without x: row_resident leaves vectors in striped order
     static constexpr bool STORES_INDICES = false;  // a forward scan that stores indices as well
     static constexpr bool HAS_CARRIES = false;  // states enter and leave rows (carry.cuh)
+    static constexpr bool HAS_SEQUENCES = false;  // states enter and leave the sequences of a row (linear.cuh)
+    static constexpr bool HAS_TWO_RESULTS = false;  // a third input and a second output of elements
 
     // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in
     // `finish`, to save registers.

@@ -86,6 +86,24 @@ struct ColumnIO {
         }
     }
 
+    // Loads the rows before rows `skipped` to n - 1, each in the place of the next row.
+    __device__ void load_preceding(
+        const Strided& operand, i64 from, i64 tile, int skipped, int n, Vector (&word)[R]) const
+    {
+        const T* q = first<T>(operand, from, tile) - operand.step;
+        const bool all = vectorizable(operand, q);
+#pragma unroll
+        for (int r = 0; r < R; ++r, q += operand.step) {
+            if (all && r >= skipped && r < n) {
+                word[r].load(q);
+                continue;
+            }
+#pragma unroll
+            for (int v = 0; v < W; ++v)
+                word[r].set(v, r >= skipped && r < n && has(v) ? q[v * operand.stride[0]] : T());
+        }
+    }
+
     static __device__ void clear(Vector (&word)[R])
     {
 #pragma unroll
@@ -94,10 +112,10 @@ struct ColumnIO {
             for (int v = 0; v < W; ++v) word[r].set(v, T());
     }
 
-    __device__ void store(const Vector (&word)[R], i64 tile, int n) const
+    __device__ void store(const Vector (&word)[R], i64 tile, int n, int output = kResult) const
     {
-        const Strided& result = args.outputs[kResult];
-        T* q = first<T>(result, offsets.outputs[kResult], tile);
+        const Strided& result = args.outputs[output];
+        T* q = first<T>(result, offsets.outputs[output], tile);
         const bool all = vectorizable(result, q);
         if (all && n == R) {
 #pragma unroll

@@ -177,7 +177,13 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         const bool walks = !ONE && args.splits * args.tiles_per_split > 1,
                    prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
         const int n = count(tile);
-        Vector xs[R], ys[R];
+        Vector xs[R], ys[R], zs[K::HAS_TWO_RESULTS ? R : 1];
+        const bool has_second = K::HAS_TWO_RESULTS && args.outputs[kSecond].data;
+        if constexpr (K::HAS_TWO_RESULTS) {  // z of the row before each
+            if (has_second && phase == kDownsweep)
+                this->load_preceding(
+                    args.inputs[kStates], offsets.inputs[kStates], tile, tile == 0 && y == 0, n, zs);
+        }
         if constexpr (READS_X)
             this->load(args.inputs[kSaved], offsets.inputs[kSaved], tile, n, xs, static_cast<T>(K::pad(args)));
         if (!prefix_only)
@@ -211,6 +217,11 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 thread[v].set_row(args, row_of_column(min(x * W + v, last_column())));
             }
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
+            if constexpr (K::HAS_SEQUENCES) {
+                thread[v].locate(row_of_column(min(x * W + v, last_column())), (tile * threads_down() + y) * R);
+                if (!has(v)) thread[v].heads = thread[v].tails = 0;
+                if (v == 0 && thread[v].without_decay()) clear_rows(xs, thread[v].without_decay());
+            }
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
@@ -255,11 +266,22 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 if (!panel_in_warp())
                     suffix[v] = K::combine(suffix[v], warp_states[threadIdx.x / 32].suffixes[x * W + v]);
                 // Columns that do not exist must not be rejected for a small first dx.
-                thread[v].finish(
-                    suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
+                const auto store = [&](int c, const A(&dx)[N], const auto&... second) {
 #pragma unroll
-                        for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
+                    for (int r = 0; r < N; ++r) {
+                        ys[c * N + r].replace(v, static_cast<T>(dx[r]));
+                        (zs[c * N + r].replace(v, static_cast<T>(second[r])), ...);
+                    }
+                };
+                const unsigned heads = K::IS_FAST && !has(v) ? 0 : segment_heads;
+                if constexpr (K::HAS_TWO_RESULTS) {
+                    thread[v].before = zs[0].template value<A>(v);
+                    thread[v].finish(suffix[v], xv(v), yv(v), heads, store, [&](int r) {
+                        return zs[r + 1].template value<A>(v);
                     });
+                } else {
+                    thread[v].finish(suffix[v], xv(v), yv(v), heads, store);
+                }
                 if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
             }
             // Without kRejectMagnitude in any thread the first barrier alone accepts the panel.
@@ -267,7 +289,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 rejections = __syncthreads_or(rejections & kRejectMagnitude) ? block_rejections(rejections) : 0;
                 if (rejections == kRejected) return rejections;
             }
-            this->store(ys, tile, n);
+            if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult)) this->store(ys, tile, n);
+            if constexpr (K::HAS_TWO_RESULTS) {
+                if (has_second) this->store(zs, tile, n, kSecond);
+            }
             if constexpr (K::STORES_INDICES) {
                 i64* to = Base::template first<i64>(args.outputs[kIndices], offsets.outputs[kIndices], tile);
                 if (ThreadScan::stores_indices(args))

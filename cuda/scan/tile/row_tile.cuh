@@ -100,6 +100,31 @@ struct RowTile {
         return segment_heads;
     }
 
+    // Bit mask of the elements of this thread that end a row of several in the warp.
+    __device__ unsigned segment_tails_of(const Span& span) const
+    {
+        const int own = threadIdx.x % 32 * I, n = static_cast<int>(args.n), k = own - span.lo;
+        const int rest = k > 0 ? k - n * rows_before(k, n) : k;
+        unsigned tails = 0;
+#pragma unroll 1
+        for (int i = n - 1 - rest; i < min(I, span.hi - own); i += n) tails |= 1u << i;
+        return tails;
+    }
+
+    // Tells a thread which rows its elements are in.
+    __device__ void locate(ThreadScan& thread, const Span& span, unsigned heads) const
+    {
+        const int own = threadIdx.x % 32 * I;
+        if constexpr (SEG) {
+            thread.heads = from_lane(heads, threadIdx.x % 32);
+            thread.tails = from_lane(segment_tails_of(span), threadIdx.x % 32);
+            thread.row = span.row0, thread.offset = own - span.lo;
+        } else {
+            thread.locate(span.row0, span.first + own);
+            if (span.hi <= span.lo) thread.heads = thread.tails = 0;
+        }
+    }
+
     // Bit mask of the elements of this thread that exist.
     __device__ unsigned existing_elements(const Span& span) const
     {
@@ -218,15 +243,28 @@ struct RowTile {
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const T pad = static_cast<T>(READS_X ? K::pad(args) : A(0));
-        if constexpr (READS_X) x.start(xs, pad);
+        if (K::HAS_SEQUENCES && x.repeats())
+            x.repeat(xs, pad);
+        else if constexpr (READS_X)
+            x.start(xs, pad);
         if (!prefix_only && y.repeats())
             y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
             y.start(ys, K::template pad_y<T>(args));
+        Vector zs[K::HAS_TWO_RESULTS ? U : 1];
+        const bool has_second = K::HAS_TWO_RESULTS && args.outputs[kSecond].data;
+        const IO z(args, args.inputs[K::HAS_TWO_RESULTS ? kStates : X], span, offsets.inputs[kStates]);
+        if constexpr (K::HAS_TWO_RESULTS) {
+            if (has_second && phase == kDownsweep) z.start(zs, T());
+        }
         ThreadScan thread_scan;
         Thread thread = {args, span, y, smem, xs, ys, thread_scan, TILED && span.is_chunk ? 0 : segment_heads_of(span)};
         thread_scan.begin(args);
+        if constexpr (K::HAS_SEQUENCES) locate(thread_scan, span, thread.first_heads);
         if constexpr (READS_X) x.finish(xs, smem, pad);
+        if constexpr (K::HAS_SEQUENCES) {
+            if (const unsigned bits = thread_scan.without_decay()) clear_elements(xs, bits);
+        }
         if constexpr (INDEX) find_records(thread_scan, span, offsets.inputs[kSaved]);
         if constexpr (K::STORES_INDICES) {  // SEG: positions from the first row of the warp on
             const int own = threadIdx.x % 32 * I;
@@ -265,13 +303,31 @@ struct RowTile {
         thread.rematerialize_x();
         rematerialize(ys);
         const IO out(args, args.outputs[kResult], span, offsets.outputs[kResult]);
-        thread_scan.finish(
-            scan.suffix_after(suffix), thread.xv(), thread.yv(), thread.segment_heads(),
-            [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        if constexpr (K::HAS_TWO_RESULTS) {
+            const Elements<A, T, V, U> zv{zs};
+            if (has_second) {
+                z.finish(zs, smem, T());
+                thread_scan.before = __shfl_up_sync(0xffffffff, zv(I - 1), 1);
+                if (out.lane() == 0 && span.first > 0 && span.hi > 0) thread_scan.before = widen<A>(*z.element(-1));
+            }
+            thread_scan.finish(
+                scan.suffix_after(suffix), thread.xv(), thread.yv(), thread.segment_heads(),
+                [&](int u, const A(&dx)[V], const A(&second)[V]) {
+                    ys[u] = out.packed(dx);
+                    zs[u] = out.packed(second);
+                },
+                zv);
+            if (has_second) IO(args, args.outputs[kSecond], span, offsets.outputs[kSecond]).store(zs, smem);
+        } else {
+            thread_scan.finish(
+                scan.suffix_after(suffix), thread.xv(), thread.yv(), thread.segment_heads(),
+                [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        }
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
             if (!is_fast(thread_scan, span, thread.yv(), thread.segment_heads())) return kRejected;  // ys holds dx
         }
-        out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
+        if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult))
+            out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         if constexpr (K::STORES_INDICES) {
             if (ThreadScan::stores_indices(args)) store_indices(thread_scan, span, offsets.outputs[kIndices]);
         }

@@ -93,11 +93,20 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
 	if d.Tie != "" && !slices.Contains(ties, d.Tie) {
 		return nil, errs.New(errs.Unsupported, op, "tie", errs.OrList(ties), fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
 	}
-	rank := int64(max(1, len(d.Shape))) // a tensor of rank 0 is a row of length 1
-	if d.Dim < -rank || d.Dim >= rank {
-		return nil, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(d.Dim), "")
+	dim, err := checkDim(op, d.Shape, d.Dim)
+	if err != nil {
+		return nil, err
 	}
 	return &host.Scan{
-		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first", Carries: d.Carries,
+		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: dim, IsReversed: d.Reverse, FirstWins: d.Tie == "first", Carries: d.Carries,
 	}, nil
+}
+
+// checkDim is a dimension counted from the first one. A tensor of rank 0 is a row of length 1.
+func checkDim(op string, shape []int64, dim int64) (int, error) {
+	rank := int64(max(1, len(shape)))
+	if dim < -rank || dim >= rank {
+		return 0, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(dim), "")
+	}
+	return int((dim + rank) % rank), nil
 }

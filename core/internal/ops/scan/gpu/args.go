@@ -25,6 +25,13 @@ const (
 	FlagMisaligned
 	FlagLineAligned // with FlagMisaligned: at the same offset of a 128-byte cache line, too
 	FlagSummary     // with carries: combine the suffixes of splits and store nothing but the carry
+	// Gradients of linear recurrences: the result is left out and has the layout of another
+	// operand.
+	FlagNoResult
+	// Linear recurrences: states of the type of accumulators, not of elements.
+	FlagStateInWide
+	FlagStateOutWide
+	FlagInitialWide
 )
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
@@ -70,6 +77,15 @@ type CarryArgs struct {
 	suffixParts, suffixPartStride int64
 }
 
+// LinearArgs is the argument of kernels of linear recurrences. States have a number for each row;
+// one without data is left out. A state enters a row of a kernel at its end.
+type LinearArgs struct {
+	ScanArgs
+	stateIn  Strided // the initial state; of a gradient that of the final state
+	stateOut Strided // the final state; of a gradient that of the initial state
+	initial  Strided // of a gradient: the initial state
+}
+
 // ClearArgs is the argument of scan_clear.
 type ClearArgs struct {
 	data  launch.Address `cuda:"uint4*"`
@@ -82,7 +98,15 @@ func (r *run) pack(c *Config, flags, status int64) {
 	p, o, q := &r.problem, &r.operands, r.queue
 	q.Begin()
 	q.Launch.Shared = c.SmemBytes
-	if !p.Carries {
+	switch {
+	case p.Kind.isLinear:
+		a := launch.Append[LinearArgs](q)
+		r.fill(&a.ScanArgs, c, flags|r.stateFlags(), status)
+		r.setOperand(&a.stateIn, suffixIn)
+		r.setOperand(&a.stateOut, suffixOut)
+		r.setOperand(&a.initial, prefixIn)
+		return
+	case !p.Carries:
 		r.fill(launch.Append[ScanArgs](q), c, flags, status)
 		return
 	}
@@ -125,6 +149,16 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	for i := range a.outputs {
 		r.setOperand(&a.outputs[i], numInputs+i)
 	}
+}
+
+// stateFlags are the flags of a linear recurrence.
+func (r *run) stateFlags() (flags int64) {
+	for _, state := range [...]struct{ role, flag int64 }{{suffixIn, FlagStateInWide}, {suffixOut, FlagStateOutWide}, {prefixIn, FlagInitialWide}} {
+		if number := r.operands.numbers[state.role]; number >= 0 && r.args[number].DType.Size() > 2 {
+			flags |= state.flag
+		}
+	}
+	return flags | flagIf(r.noResult, FlagNoResult)
 }
 
 // setOperand fills the operand of a role; one that the run does not have stays 0.

@@ -22,7 +22,8 @@ var (
 	commonKernels   = []string{RowPacked, RowResident, RowTiled, ColumnTiled, ColumnPipelined, RowPipelined}
 	prefixKernels   = append(slices.Clone(commonKernels), RowCluster)
 	FastPathKernels = append(slices.Clone(prefixKernels), ColumnCluster)
-	indexKernels    = []string{RowPacked, RowResident, RowTiled, ColumnTiled, Repair}
+	generalKernels  = []string{RowPacked, RowResident, RowTiled, ColumnTiled}
+	indexKernels    = append(slices.Clone(generalKernels), Repair)
 	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
 )
 
@@ -42,6 +43,7 @@ type Kind struct {
 	readsIndices bool          // in place of x, element by element
 	tileOperands int64         // operands staged in each tile of a pipeline
 	states       [2]stateSizes // with float32 and with float64 accumulators
+	isLinear     bool          // a linear recurrence, or its gradient
 	// The kind computes so much that row_pipelined is faster than row_tiled also for many rows that
 	// are read once (1024 rows of 65536 on an H200).
 	pipelinesManyRows bool
@@ -61,7 +63,7 @@ func (k *Kind) HasKernel(name string) bool { return slices.Contains(k.kernels, n
 
 // Kinds are all kinds. Each row says everything about one: its symbols and image, its traits, and
 // its tuned numbers. Those were measured on an H100 SXM5.
-var Kinds = []*Kind{Cumsum, Cumprod, Cumextremum, Logcumsumexp, Indices, ForwardCumprod, ForwardCumextremum, ForwardIndices, ForwardLogcumsumexp}
+var Kinds = []*Kind{Cumsum, Cumprod, Cumextremum, Logcumsumexp, Indices, ForwardCumprod, ForwardCumextremum, ForwardIndices, ForwardLogcumsumexp, Linear, LinearBackward}
 
 // The kinds.
 var (
@@ -269,6 +271,43 @@ var (
 			ColumnPipelinedColumns: ints{64, 32, 32},
 			ColumnPipelinedRows:    ints{16, 16, 8},
 			maxCachedBytes:         each(8 << 20),
+		},
+	}
+
+	Linear = &Kind{
+		Name: "Linear", SymbolPrefix: "linear_recurrence", Image: "scan_linear",
+		kernels: commonKernels, isLinear: true, tileOperands: 2, states: [2]stateSizes{{0, 16}, {0, 24}},
+		Tuning: Tuning{
+			RowPackedVectors:       each(4),
+			RowPackedCTAsPerSM:     each(3),
+			RowResidentVectors:     each(4),
+			RowResidentCTAsPerSM:   each(2),
+			RowTiledVectors:        each(2),
+			RowPipelinedVectors:    ints{2, 4, 4},
+			RowPipelinedCTAsPerSM:  each(2),
+			RowPipelinedSmem:       each(16 << 10),
+			MaxCooperativeSplits:   each(256),
+			CooperativeRows:        bools{true, true, true},
+			ColumnTiledColumns:     ints{2, 1, 1},
+			ColumnTiledRows:        ints{8, 16, 8},
+			ColumnPipelinedColumns: ints{64, 32, 32},
+			ColumnPipelinedRows:    ints{16, 16, 8},
+			maxCachedBytes:         each(16 << 20),
+		},
+	}
+
+	LinearBackward = &Kind{
+		Name: "LinearBackward", SymbolPrefix: "linear_recurrence_backward", Image: "scan_linear",
+		kernels: generalKernels, isLinear: true, tileOperands: 3, states: [2]stateSizes{{0, 16}, {0, 24}},
+		Tuning: Tuning{
+			RowPackedVectors:     each(4),
+			RowPackedCTAsPerSM:   each(2),
+			RowResidentVectors:   each(4),
+			RowResidentCTAsPerSM: each(1),
+			RowTiledVectors:      each(2),
+			ColumnTiledColumns:   ints{2, 1, 1},
+			ColumnTiledRows:      ints{8, 16, 8},
+			maxCachedBytes:       each(16 << 20),
 		},
 	}
 )

@@ -31,6 +31,7 @@ type run struct {
 	args        []tensor.Tensor
 	workspace   uintptr
 	queue       *launch.Queue
+	noResult    bool  // of a gradient of a linear recurrence: db is left out
 	rows        int64 // adjacent columns that are divided into panels, or all rows
 }
 
@@ -81,6 +82,10 @@ func (r *run) prepare() (numbers [numRoles]int, onlyCarry bool) {
 	if onlyCarry = numbers[result] < 0; onlyCarry {
 		numbers[result] = numbers[scanned] // for its layout
 	}
+	if r.problem.Kind.isLinear {
+		r.noResult = onlyCarry
+		return numbers, false
+	}
 	if hasIndices && !r.problem.Carries {
 		r.problem, r.firstKernel = r.WithIndices, len(r.Plain.Kind.Kernels())
 	}
@@ -93,8 +98,8 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 	p.Device.Limits = &DeviceLimits{int64(r.queue.Device.SharedMemory()), func(c *Config) int64 {
 		return r.queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
-	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args)
-	if r.IsForward {
+	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, p.Kind.isLinear)
+	if r.IsForward && !p.Kind.isLinear {
 		r.operands.reverseChunks(suffixIn)
 	}
 	layout := layoutOf(p, &r.operands)

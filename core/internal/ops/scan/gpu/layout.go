@@ -69,7 +69,7 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 // inVectors reports whether an operand is there and kernels may access it in vectors. They store
 // indices one by one.
 func (o *stridedOperands) inVectors(role int) bool {
-	return o.numbers[role] >= 0 && role < indices
+	return o.numbers[role] >= 0 && (role < indices || o.isLinear && role == second)
 }
 
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an
@@ -109,7 +109,7 @@ func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 func (o *stridedOperands) rowsAreVectors(p *Problem, c *Config) bool {
 	packed := c.RowsPerWarp > 0
 	for i := range numElementRoles {
-		if !o.inVectors(i) || o.repeats(i, packed) {
+		if !o.inVectors(i) || o.repeats(i, c) {
 			continue
 		}
 		isAligned := num.Abs(o.step[i]) == 1 && o.lowest(i, p.Vector(), p)%16 == 0
@@ -132,7 +132,7 @@ func (o *stridedOperands) rowsAreVectors(p *Problem, c *Config) bool {
 func (o *stridedOperands) rowsShareOffset(p *Problem, c *Config, unit int64) bool {
 	resultAddress, resultStride := o.lowest(result, p.Length, p), o.stride[result][0]
 	for i := range numElementRoles {
-		if !o.inVectors(i) || o.repeats(i, c.RowsPerWarp > 0) {
+		if !o.inVectors(i) || o.repeats(i, c) {
 			continue
 		}
 		address, stride := o.lowest(i, p.Length, p), o.stride[i][0]

@@ -13,18 +13,21 @@ const (
 	numInputs  = 3
 	numOutputs = 2
 
-	scanned         = 0             // dy; the input of a forward scan
-	saved           = 1             // x, or the indices of the forward
-	result          = numInputs     // dx; the result of a forward scan
+	scanned         = 0             // dy; the input of a forward scan; b of a linear recurrence
+	saved           = 1             // x, or the indices of the forward; a of a linear recurrence
+	states          = 2             // h of the gradient of a linear recurrence
+	result          = numInputs     // dx; the result of a forward scan; db of a linear recurrence
 	indices         = numInputs + 1 // the indices that a forward scan stores
+	second          = numInputs + 1 // da of a linear recurrence
 	numElementRoles = numInputs + numOutputs
 )
 
-// Roles of the carries, which are members of CarryArgs.
+// Roles of the carries, which are members of CarryArgs, and of the states of linear recurrences,
+// which are members of LinearArgs.
 const (
-	prefixIn  = numElementRoles + iota // the carry_in of a gradient
-	suffixIn                           // the carry_in of a forward scan; the dcarry_out of a gradient
-	suffixOut                          // the carry_out of a forward scan; the dcarry_in of a gradient
+	prefixIn  = numElementRoles + iota // the carry_in of a gradient; the initial state
+	suffixIn                           // the carry_in of a forward scan; the dcarry_out of a gradient; the state that enters
+	suffixOut                          // the carry_out of a forward scan; the dcarry_in of a gradient; the state that leaves
 	numRoles
 )
 
@@ -34,11 +37,19 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 	for i := range numbers {
 		numbers[i] = -1
 	}
-	if s.IsForward {
+	switch {
+	case s.Plain.Kind == Linear:
+		numbers[scanned], numbers[saved], numbers[result] = operand.LinearB, operand.LinearA, operand.LinearH
+		numbers[suffixIn], numbers[suffixOut] = operand.LinearInitial, operand.LinearFinal
+	case s.Plain.Kind == LinearBackward:
+		numbers[scanned], numbers[saved], numbers[states] = operand.LinearDH, operand.LinearBackwardA, operand.LinearBackwardH
+		numbers[result], numbers[second] = operand.LinearDB, operand.LinearDA
+		numbers[prefixIn], numbers[suffixIn], numbers[suffixOut] = operand.LinearBackwardInitial, operand.LinearDFinal, operand.LinearDInitial
+	case s.IsForward:
 		numbers[scanned], numbers[result], numbers[indices] = operand.ForwardX, operand.ForwardY, operand.ForwardIndices
 		numbers[suffixIn], numbers[suffixOut] = operand.ForwardCarryIn, operand.ForwardCarryOut
 		hasIndices = args[operand.ForwardIndices].Given()
-	} else {
+	default:
 		numbers[scanned], numbers[saved], numbers[result] = operand.Dy, operand.X, operand.Dx
 		numbers[prefixIn], numbers[suffixIn], numbers[suffixOut] = operand.CarryIn, operand.DCarryOut, operand.DCarryIn
 		if hasIndices = args[operand.Indices].Given(); hasIndices {
@@ -56,13 +67,14 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 // stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
 // other dimensions, fastest in the result first.
 type stridedOperands struct {
-	numbers [numRoles]int     // in the arguments of the run; -1: no operand has the role
-	data    [numRoles]uintptr // addresses
-	dims    int               // other dimensions
-	extent  [tensor.MaxRank]int64
-	first   [numRoles]int64 // element at position 0
-	step    [numRoles]int64 // stride of the scanned dimension [elements]; of a carry, of its numbers
-	stride  [numRoles][tensor.MaxRank]int64
+	numbers  [numRoles]int     // in the arguments of the run; -1: no operand has the role
+	data     [numRoles]uintptr // addresses
+	isLinear bool              // of a linear recurrence: states have the dimensions of elements, and there may be two results
+	dims     int               // other dimensions
+	extent   [tensor.MaxRank]int64
+	first    [numRoles]int64 // element at position 0
+	step     [numRoles]int64 // stride of the scanned dimension [elements]; of a carry, of its numbers
+	stride   [numRoles][tensor.MaxRank]int64
 	// Of a carry: how many carries the operand is, and their stride [elements]. The nearest chunk
 	// comes first for a suffix, and last for a prefix.
 	chunks, chunkStride [numRoles]int64
@@ -70,16 +82,16 @@ type stridedOperands struct {
 
 // stridedOf orders the other dimensions by stride of the result, smallest first, and merges those
 // that are one dimension in every operand.
-func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tensor) stridedOperands {
-	o := stridedOperands{numbers: numbers}
+func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tensor, isLinear bool) stridedOperands {
+	o := stridedOperands{numbers: numbers, isLinear: isLinear}
 	for i, number := range o.numbers {
 		if number >= 0 {
 			o.data[i] = args[number].Data
 		}
-		if number >= 0 && (len(shape) > 0 || i >= numElementRoles) {
-			o.step[i] = strideAlong(&args[number], i, dim, dim, len(shape))
+		if number >= 0 && (len(shape) > 0 || i >= numElementRoles && !isLinear) {
+			o.step[i] = o.strideAlong(&args[number], i, dim, dim, len(shape))
 		}
-		if number >= 0 && i >= numElementRoles {
+		if number >= 0 && i >= numElementRoles && !isLinear {
 			o.setChunks(i, &args[number], len(shape))
 		}
 	}
@@ -87,7 +99,7 @@ func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tens
 		var stride [numRoles]int64
 		for i, number := range o.numbers {
 			if number >= 0 {
-				stride[i] = strideAlong(&args[number], i, k, dim, len(shape))
+				stride[i] = o.strideAlong(&args[number], i, k, dim, len(shape))
 			}
 		}
 		o.append(shape[k], stride)
@@ -97,10 +109,10 @@ func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tens
 
 // strideAlong is the stride of an operand along dimension k of the shape. A carry has no dimension
 // dim: the numbers of a row are in its last dimension, and this is their stride.
-func strideAlong(t *tensor.Tensor, role, k, dim, rank int) int64 {
+func (o *stridedOperands) strideAlong(t *tensor.Tensor, role, k, dim, rank int) int64 {
 	strides := t.ElementStrides()
 	switch {
-	case role < numElementRoles:
+	case role < numElementRoles || o.isLinear:
 		return strides[k]
 	case k == dim:
 		return strides[len(strides)-1]
@@ -156,12 +168,14 @@ func (o *stridedOperands) canCoalesce(k int, stride [numRoles]int64) bool {
 // reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp,
 // are mirrored together, so that they still do.
 func (o *stridedOperands) reverse(p *Problem, c *Config) {
-	for i, number := range o.numbers[:numElementRoles] {
-		if number < 0 {
+	for i, number := range o.numbers {
+		if number < 0 || i >= numElementRoles && !o.isLinear {
 			continue
 		}
-		o.first[i] = (p.Length - 1) * o.step[i]
-		o.step[i] = -o.step[i]
+		if i < numElementRoles {
+			o.first[i] = (p.Length - 1) * o.step[i]
+			o.step[i] = -o.step[i]
+		}
 		if c.RowsPerWarp > 0 && o.dims == 1 {
 			o.first[i] += (o.extent[0] - 1) * o.stride[i][0]
 			o.stride[i][0] = -o.stride[i][0]
@@ -170,9 +184,10 @@ func (o *stridedOperands) reverse(p *Problem, c *Config) {
 }
 
 // repeats reports whether one number is read for a whole row of an operand, or for all rows of a
-// warp if they are packed.
-func (o *stridedOperands) repeats(role int, packed bool) bool {
-	return role == scanned && o.step[role] == 0 && (!packed || o.stride[role][0] == 0)
+// warp if they are packed. Pipelines repeat no factors of a linear recurrence.
+func (o *stridedOperands) repeats(role int, c *Config) bool {
+	mayRepeat := role == scanned || role == saved && o.isLinear && strategyOf(c.Kernel).tile == nil
+	return mayRepeat && o.step[role] == 0 && (c.RowsPerWarp == 0 || o.stride[role][0] == 0)
 }
 
 // lowest is the address of the lowest of the first `count` adjacent elements of an operand.

@@ -2,6 +2,7 @@ package host
 
 // #cgo CFLAGS: -O2
 // #include "forward.h"
+// #include "linear.h"
 import "C"
 
 import (
@@ -46,7 +47,7 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 	if narrow > 1 {
 		kept--
 	}
-	if h.rows = space.Size(0, kept); h.rows == 0 || h.n == 0 {
+	if h.rows = space.Size(0, kept); h.rows == 0 {
 		return h
 	}
 	for i := range h.args {
@@ -57,7 +58,9 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 			h.steps[i] = -h.steps[i]
 		}
 	}
-	h.splitLength = h.n
+	if h.splitLength = h.n; h.n == 0 {
+		return h
+	}
 	if h.n > 2*leastLength && (h.rows < manyRows || h.n > maxUnsplitLength) {
 		// An odd multiple: lanes a power of two apart would map to the same cache sets.
 		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, leastLength, maxSplitLength)/splitMultiple | 1) * splitMultiple
@@ -103,7 +106,7 @@ func (h *division) taskLanes() (batch, group int64) {
 
 // tasks is the number of tasks of inBatches. Lanes of a task are equally long.
 func (h *division) tasks() int64 {
-	if h.rows == 0 || h.n == 0 {
+	if h.lanes == 0 {
 		return 0
 	}
 	_, group := h.taskLanes()
@@ -115,6 +118,7 @@ func (h *division) tasks() int64 {
 type worker struct {
 	call        C.scan_call         // of gradients
 	forward     C.scan_forward_call // of forward scans
+	linear      C.linear_call       // of linear recurrences
 	states      [C.SCAN_BATCH]state
 	carries     [C.SCAN_BATCH]float64
 	checkpoints []float64

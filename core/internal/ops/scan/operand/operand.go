@@ -20,3 +20,26 @@ const (
 	ForwardIndices
 	ForwardCarryOut
 )
+
+// Positions of the operands of a linear recurrence in the arguments of a run.
+const (
+	LinearA = iota
+	LinearB
+	LinearInitial
+	LinearSeqlens
+	LinearH
+	LinearFinal
+)
+
+// Positions of the operands of the gradient of a linear recurrence in the arguments of a run.
+const (
+	LinearDH = iota
+	LinearBackwardA
+	LinearBackwardH
+	LinearBackwardInitial
+	LinearDFinal
+	LinearBackwardSeqlens
+	LinearDA
+	LinearDB
+	LinearDInitial
+)

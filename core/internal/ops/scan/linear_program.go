@@ -1,0 +1,194 @@
+package scan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// linearProgram is a linear recurrence, or the gradient of one, that was compiled for a device.
+type linearProgram struct {
+	*linearProblem
+	isBackward bool
+	host       host.Linear
+	gpu        *gpu.Scan // nil: compiled for the CPU
+	kernel     string
+	workspace  int64 // bytes
+}
+
+// compiler returns the function that compiles the problem for a device.
+func (p *linearProblem) compiler(isBackward bool) func(*ops.Problem, int, bool, ops.Preference) (ops.Program, error) {
+	return func(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		program := &linearProgram{linearProblem: p, isBackward: isBackward, kernel: host.Lanes, host: host.Linear{Scan: host.Scan{
+			Op: p.op, Shape: p.Shape, Dim: p.dim, IsReversed: p.Reverse,
+		}}}
+		if cuda {
+			return program, program.compileCUDA(problem, numSMs, preference)
+		}
+		if asked := preference.Kernel; asked != "" && asked != host.Lanes {
+			return nil, errs.New(errs.Unsupported, p.op, "preference.kernel", fmt.Sprintf("%q for this problem", host.Lanes), fmt.Sprintf("%q", asked), "")
+		}
+		return program, nil
+	}
+}
+
+// compileCUDA selects the kernel for contiguous operands, and a workspace that suffices for every
+// layout.
+func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference ops.Preference) error {
+	kind := gpu.Linear
+	if l.isBackward {
+		kind = gpu.LinearBackward
+	}
+	n, _ := tensor.Product(l.Shape)
+	aSize, _ := tensor.Product(l.aShape)
+	bSize, _ := tensor.Product(l.bShape)
+	switch {
+	case l.NumSequences != nil:
+		return errs.New(errs.Unsupported, l.op, "num_sequences", "left out on a GPU", fmt.Sprint(*l.NumSequences), "call it for each sequence")
+	case l.isBackward && (aSize != n || bSize != n):
+		return errs.New(errs.Unsupported, l.op, "a_shape and b_shape", "the shape of dh on a GPU",
+			tensor.ShapeText(l.aShape)+" and "+tensor.ShapeText(l.bShape), "expand the operands, and sum the gradients")
+	}
+	// Kernels of a recurrence carry its state from the last position to the first.
+	l.gpu = &gpu.Scan{
+		Plain: problemOf(kind, problem, &l.host.Scan, numSMs, preference),
+		Shape: l.Shape, Dim: l.dim, IsForward: !l.isBackward, IsReversed: l.Reverse == l.isBackward,
+	}
+	p := &l.gpu.Plain
+	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(p, asked) {
+		return errs.New(errs.Unsupported, l.op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
+	}
+	others := slices.Delete(slices.Clone(l.Shape), l.dim, min(l.dim+1, len(l.Shape)))
+	if l.workspace = gpu.MaxWorkspaceBytes(p, others); preference.MaxWorkspace != nil && l.workspace > *preference.MaxWorkspace && preference.Kernel == "" {
+		p.GeneralOnly = true
+		l.workspace = gpu.MaxWorkspaceBytes(p, others)
+	}
+	p.Workspace = l.workspace
+	if l.kernel = p.Kernel; l.kernel == "" {
+		layout := gpu.ContiguousLayout(p)
+		l.kernel = gpu.Select(p, &layout).Kernel
+	}
+	return nil
+}
+
+func (l *linearProgram) Kernel() string                    { return l.kernel }
+func (l *linearProgram) Workspace() int64                  { return l.workspace }
+func (l *linearProgram) InPlace([]tensor.Tensor, int) bool { return false }
+func (l *linearProgram) Tasks([]tensor.Tensor) int64       { return l.host.Tasks() }
+
+// Symbols are the kernels of the kind.
+func (l *linearProgram) Symbols() (list []launch.Symbol) {
+	kind := l.gpu.Plain.Kind
+	for _, kernel := range kind.Kernels() {
+		list = append(list, launch.Symbol{Image: kind.Image, Name: kind.SymbolPrefix + "_" + kernel + "_" + l.DType.Suffix()})
+	}
+	return append(list, launch.Symbol{Image: gpu.Cumsum.Image, Name: "scan_clear"})
+}
+
+// Device launches the kernels that compute the outputs.
+func (l *linearProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
+	args = slices.Clone(args)
+	a := &args[operand.LinearA]
+	if l.isBackward {
+		a = &args[operand.LinearBackwardA]
+	}
+	if a.DType != l.DType {
+		return errs.New(errs.Unsupported, l.op, "a", l.DType.String()+" on a GPU", a.DType.String(), "give an array")
+	}
+	elements, states := []int{operand.LinearA, operand.LinearB}, []int{operand.LinearInitial, operand.LinearFinal}
+	if l.isBackward {
+		elements = []int{operand.LinearBackwardA, operand.LinearDA, operand.LinearDB}
+		states = []int{operand.LinearBackwardInitial, operand.LinearDFinal, operand.LinearDInitial}
+	}
+	for _, i := range elements {
+		args[i] = l.expanded(&args[i])
+	}
+	for _, i := range states {
+		if args[i].Given() && (l.length == 0 || l.gpu.Plain.Rows > math.MaxUint32) {
+			return errs.New(errs.Unsupported, l.op, "states", "of at most 2^32 rows that are not empty on a GPU", tensor.ShapeText(l.Shape), "")
+		}
+		args[i] = l.alongDim(&args[i])
+	}
+	return l.gpu.Run(args, workspace, q)
+}
+
+// Host computes the outputs on the CPU.
+func (l *linearProgram) Host(args []tensor.Tensor) {
+	if !l.isBackward {
+		l.host.RunForward(&host.LinearOperands{
+			A: l.expanded(&args[operand.LinearA]), B: l.expanded(&args[operand.LinearB]), H: args[operand.LinearH],
+			InitialState: l.alongDim(&args[operand.LinearInitial]), FinalState: l.alongDim(&args[operand.LinearFinal]),
+		}, l.bounds(&args[operand.LinearSeqlens]))
+		return
+	}
+	o := host.LinearOperands{
+		DH: args[operand.LinearDH], A: l.expanded(&args[operand.LinearBackwardA]), H: args[operand.LinearBackwardH],
+		InitialState: l.alongDim(&args[operand.LinearBackwardInitial]), DFinalState: l.alongDim(&args[operand.LinearDFinal]),
+		DInitialState: l.alongDim(&args[operand.LinearDInitial]),
+	}
+	da, sumDA := l.unsummed(&args[operand.LinearDA])
+	db, sumDB := l.unsummed(&args[operand.LinearDB])
+	o.DA, o.DB = da, db
+	l.host.RunBackward(&o, l.bounds(&args[operand.LinearBackwardSeqlens]))
+	sumDA()
+	sumDB()
+}
+
+// bounds are those of the sequences of a row.
+func (l *linearProgram) bounds(seqlens *tensor.Tensor) []int64 {
+	if seqlens.Given() {
+		return seqlensOf(seqlens)
+	}
+	return []int64{0, l.length}
+}
+
+// expanded is an operand as one of the whole shape, with stride 0 where it is broadcast.
+func (l *linearProgram) expanded(t *tensor.Tensor) tensor.Tensor {
+	if !t.Given() {
+		return *t
+	}
+	e, lead := *t, len(l.Shape)-int(t.NDim)
+	e.NDim = int32(len(l.Shape))
+	for d, extent := range l.Shape {
+		e.Shape[d], e.Strides[d] = extent, 0
+		if d >= lead && (t.Shape[d-lead] == extent) {
+			e.Strides[d] = t.Strides[d-lead]
+		}
+	}
+	return e
+}
+
+// alongDim is a state as an operand of the whole shape, whose stride along the scanned dimension is
+// that of its sequences.
+func (l *linearProgram) alongDim(t *tensor.Tensor) tensor.Tensor {
+	if !t.Given() || len(l.Shape) == 0 {
+		return *t
+	}
+	s, strides := *t, t.ElementStrides()
+	if l.NumSequences == nil {
+		strides = slices.Insert(slices.Clone(strides), l.dim, 0)
+	}
+	s.NDim = int32(len(l.Shape))
+	copy(s.Shape[:], l.Shape)
+	copy(s.Strides[:], strides)
+	return s
+}
+
+// unsummed is the output to compute for a gradient: the gradient itself or, if its operand was
+// broadcast, memory for the terms of its sums, which finish adds.
+func (l *linearProgram) unsummed(t *tensor.Tensor) (terms tensor.Tensor, finish func()) {
+	n, _ := tensor.Product(l.Shape)
+	if own, _ := tensor.Product(t.Extents()); !t.Given() || own == n {
+		return l.expanded(t), func() {}
+	}
+	numbers := make([]float64, n)
+	return tensor.Of(numbers, l.Shape...), func() { host.SumTo(t, numbers, l.Shape) }
+}

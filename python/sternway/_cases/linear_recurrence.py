@@ -1,0 +1,146 @@
+"""h[t] = a[t] h[t-1] + b[t] in scan order, and its gradients."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from .._arrays import Array
+from .._linear_recurrence import (
+    LinearRecurrenceBackwardDescriptor,
+    LinearRecurrenceBackwardPlan,
+    LinearRecurrenceDescriptor,
+    LinearRecurrencePlan,
+)
+from .case import Case, Output, Shape, Truth, Values, library, wide
+from .source import Source
+
+ROWS, COLUMNS = -1, 0
+
+
+def recurrence(a: Array, b: Array) -> Array:
+    """h along the last dimension, from 0; a factor of 0 cuts off NaN."""
+    lib, h = library(b), 0 * b
+    for t in range(b.shape[-1]):
+        h[..., t] = b[..., t] if t == 0 else lib.where(a[..., t] == 0, b[..., t], a[..., t] * h[..., t - 1] + b[..., t])
+    return h
+
+
+def gradients(dh: Array, a: Array, h: Array) -> tuple[Array, Array]:
+    """da and db along the last dimension."""
+    lib, g, da = library(dh), 0 * dh, 0 * dh
+    n = dh.shape[-1]
+    for t in reversed(range(n)):
+        g[..., t] = dh[..., t]
+        if t + 1 < n:
+            g[..., t] += lib.where(a[..., t + 1] == 0, 0 * g[..., t + 1], a[..., t + 1] * g[..., t + 1])
+        if t > 0:
+            da[..., t] = g[..., t] * h[..., t - 1]
+    return da, g
+
+
+def growth(n: int) -> float:
+    """The roundings of the accumulator that a recurrence of n positions may carry, relative to that of absolute values."""
+    return 4 + 2 * math.log2(max(n, 1))
+
+
+def forward_definition(a: Array, b: Array) -> tuple[Array, Array, float]:
+    """h, the size that its errors scale with, and the roundings."""
+    return recurrence(a, b), recurrence(abs(a), abs(b)), growth(b.shape[-1])
+
+
+def gradient_definitions(dh: Array, a: Array, h: Array) -> dict[str, tuple[Array, Array, float]]:
+    """The same of da and db."""
+    values, sizes = gradients(dh, a, h), gradients(abs(dh), abs(a), abs(h))
+    n = growth(dh.shape[-1])
+    return {name: (value, size, n) for name, value, size in zip(("da", "db"), values, sizes, strict=True)}
+
+
+def inputs(dim: int, source: Source, shape: Shape, dtype: str) -> Values:
+    """Factors near 1, as decays are, and normal numbers."""
+    decay = 1 / (1 + abs(source.normal(shape)) / 16)
+    b, dy = source.cast(source.normal(shape), dtype), source.cast(source.normal(shape), dtype)
+    return Values(dy=dy, a=source.cast(decay, dtype), b=b)
+
+
+def with_states(dim: int, source: Source, shape: Shape, dtype: str) -> Values:
+    """The operands of the gradient: dh is dy, and h the result of the forward."""
+    values = inputs(dim, source, shape, dtype)
+    lib = library(values.b)
+    a, b = (lib.moveaxis(wide(x), dim, -1) for x in (values.a, values.b))
+    values.dh, values.h = values.dy, source.cast(lib.moveaxis(recurrence(a, b), -1, dim), dtype)
+    return values
+
+
+def of_rows(dim: int, found: tuple[Array, Array, float]) -> Truth:
+    """What is true of rows, with the dimension where it was; errors are relative to the largest of a row."""
+    value, size, n = found
+    lib = library(value)
+    size = 0 * size + lib.amax(lib.maximum(size, abs(value)), -1)[..., None]
+    return Truth(lib.moveaxis(value, -1, dim), lib.moveaxis(size, -1, dim), n)
+
+
+def forward_truth(dim: int, v: Values) -> Truth:
+    """h by definition."""
+    return of_rows(dim, forward_definition(*(library(v.b).moveaxis(x, dim, -1) for x in (v.a, v.b))))
+
+
+def gradient_truth(dim: int, name: str, v: Values) -> Truth:
+    """da or db by definition."""
+    rows = (library(v.dy).moveaxis(x, dim, -1) for x in (v.dh, v.a, v.h))
+    return of_rows(dim, gradient_definitions(*rows)[name])
+
+
+def by_torch(dim: int, v: Values) -> Any:
+    """The operation by a loop."""
+    import torch
+
+    a, b = (x.movedim(dim, -1) for x in (v.a, v.b))
+    states = [b[..., 0]]
+    for t in range(1, b.shape[-1]):
+        states.append(a[..., t] * states[-1] + b[..., t])
+    return torch.stack(states, -1).movedim(-1, dim)
+
+
+def drop_in(dim: int, v: Values) -> Any:
+    """The operation by sternway.torch."""
+    import sternway.torch
+
+    return sternway.torch.linear_recurrence(v.a, v.b, dim)
+
+
+def describe(dim: int, v: Values) -> LinearRecurrenceDescriptor:
+    """The descriptor of these operands."""
+    return LinearRecurrenceDescriptor(v.b.shape, v.b.dtype, dim)
+
+
+def describe_backward(dim: int, v: Values) -> LinearRecurrenceBackwardDescriptor:
+    """The descriptor of the gradient."""
+    return LinearRecurrenceBackwardDescriptor(v.dy.shape, v.dy.dtype, dim)
+
+
+SHAPES: dict[str, Any] = {"cpu": ((64, 2048), (8, 1024)), "cuda": ((8192, 8192),)}
+
+
+def cases(name: str, dim: int) -> tuple[Case, Case]:
+    """The gradient and the recurrence along a dimension."""
+    truth = functools.partial(gradient_truth, dim)
+    outputs = {
+        grad: Output(of, functools.partial(truth, grad)) for grad, of in (("da", "a"), ("db", "b"))
+    }  # fmt: skip
+    by = functools.partial(by_torch, dim)
+    return (
+        Case(
+            "linear_recurrence", name, LinearRecurrenceBackwardPlan, functools.partial(with_states, dim),
+            functools.partial(describe_backward, dim), outputs, by, "a loop", reads=("dh", "a", "h"),
+            drop_in=functools.partial(drop_in, dim), **SHAPES,
+        ),
+        Case(
+            "linear_recurrence", name, LinearRecurrencePlan, functools.partial(inputs, dim), functools.partial(describe, dim),
+            {"h": Output("b", functools.partial(forward_truth, dim))}, by, "a loop", reads=("a", "b"), **SHAPES,
+        ),
+    )  # fmt: skip
+
+
+CASES = (*cases("dim -1", ROWS), *cases("dim 0", COLUMNS))

@@ -1,0 +1,396 @@
+"""Linear recurrences, ``h[t] = a[t] * h[t-1] + b[t]``, and their gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import numbers
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, get_args, overload
+
+from . import _outputs, _plan, errors
+from ._arrays import Array, device_of, dtype_name, producer, require_array
+from ._descriptor import REQUIRED, Descriptor, is_numpy_bool, normalized
+from ._types import ArrayT, DLPackArray, FloatDType, LinearGradient
+
+__all__ = [
+    "LinearRecurrenceBackwardDescriptor",
+    "LinearRecurrenceBackwardPlan",
+    "LinearRecurrenceDescriptor",
+    "LinearRecurrencePlan",
+    "linear_recurrence",
+    "linear_recurrence_backward",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseLinearRecurrenceDescriptor(Descriptor):
+    """The fields of LinearRecurrenceDescriptor and LinearRecurrenceBackwardDescriptor."""
+
+    shape: Sequence[int] = REQUIRED
+    dtype: FloatDType = REQUIRED
+    dim: int = -1
+    reverse: bool = False
+    a_shape: Sequence[int] | None = None
+    b_shape: Sequence[int] | None = None
+    num_sequences: int | None = None
+    state_dtype: FloatDType | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearRecurrenceDescriptor(BaseLinearRecurrenceDescriptor):
+    """A linear recurrence along one dimension, the problem of :func:`linear_recurrence`.
+
+    Args:
+        shape: the shape of h, of up to 8 dimensions; required.
+        dtype: the dtype of a, b and h: float32, float64, float16 or bfloat16; required.
+        dim: the dimension along which states follow each other; a negative one counts from the end.
+        reverse: True: from the last position to the first.
+        a_shape, b_shape: the shapes of a and b if they are broadcast to ``shape``; None: ``shape``.
+        num_sequences: the number of sequences that are packed along ``dim``; None: each row is one sequence.
+        state_dtype: the dtype of initial_state: ``dtype``, or float32 beside 16 bits; None: float32 beside 16 bits, else
+            ``dtype``.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``LinearRecurrencePlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.LinearRecurrenceDescriptor(shape=(8, 1024), dtype="float32", a_shape=(8, 1)).a_shape
+        (8, 1)
+    """
+
+    family: ClassVar[str] = "linear_recurrence"
+
+
+class LinearRecurrencePlan(_plan.Plan[LinearRecurrenceDescriptor]):
+    """Plan of :func:`linear_recurrence`. ``select`` makes it and ``run`` executes it.
+
+    A state has the descriptor's shape without ``dim``; with ``num_sequences``, that number takes the place of ``dim``.
+
+    Operands:
+        a: input of ``a_shape``; beside 16 bits, a single number may also be float32.
+        b: input of ``b_shape``.
+        initial_state: input, a state of ``state_dtype``; left out: the first decay of a sequence is not applied.
+        cu_seqlens: input, int32 or int64 [num_sequences + 1], for descriptors with ``num_sequences``: sequence k has the
+            positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1`` along ``dim``.
+        h: output.
+        final_state: output, a state of float32 beside 16 bits, else of ``dtype``: h after the last position of each sequence;
+            may be left out.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.LinearRecurrencePlan.select(sw.LinearRecurrenceDescriptor(shape=(4,), dtype="float64"))
+        >>> h = np.empty(4)
+        >>> plan.run(a=np.full(4, 0.5), b=np.ones(4), initial_state=np.array(2.0), h=h)
+        >>> h
+        array([2., 2., 2., 2.])
+    """
+
+    descriptor_type = LinearRecurrenceDescriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearRecurrenceBackwardDescriptor(BaseLinearRecurrenceDescriptor):
+    """The backward of a linear recurrence, the problem of :func:`linear_recurrence_backward`.
+
+    Args:
+        shape, dtype, dim, reverse, a_shape, b_shape, num_sequences, state_dtype: as for
+            :class:`LinearRecurrenceDescriptor`.
+
+    Raises:
+        InvalidProblemError, UnsupportedError, TypeError: as for :class:`LinearRecurrenceDescriptor`.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.LinearRecurrenceBackwardDescriptor(shape=(8, 1024), dtype="bfloat16", num_sequences=3).num_sequences
+        3
+    """
+
+    family: ClassVar[str] = "linear_recurrence_backward"
+
+
+class LinearRecurrenceBackwardPlan(_plan.Plan[LinearRecurrenceBackwardDescriptor]):
+    """Plan of :func:`linear_recurrence_backward`. ``select`` makes it and ``run`` executes it, with at least one output.
+
+    States and cu_seqlens are as for :class:`LinearRecurrencePlan`.
+
+    Operands:
+        dh: input, of ``shape``.
+        a: input of ``a_shape`` or ``shape``; beside 16 bits, a single number may also be float32.
+        h: input of ``shape``, the result of the forward.
+        initial_state: input, that of the forward.
+        dfinal_state: input, the upstream gradient of final_state, of its dtype.
+        cu_seqlens: input, that of the forward.
+        da: output of ``a_shape``; may be left out.
+        db: output of ``b_shape``; may be left out.
+        dinitial_state: output of initial_state's shape and dtype; may be left out.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.LinearRecurrenceBackwardPlan.select(sw.LinearRecurrenceBackwardDescriptor(shape=(3,), dtype="float64"))
+        >>> da, db = np.empty(3), np.empty(3)
+        >>> plan.run(dh=np.ones(3), a=np.full(3, 0.5), h=np.array([1.0, 1.5, 1.75]), da=da, db=db)
+        >>> da, db
+        (array([0. , 1.5, 1.5]), array([1.75, 1.5 , 1.  ]))
+    """
+
+    descriptor_type = LinearRecurrenceBackwardDescriptor
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
+def linear_plan(fields: tuple[Any, ...], device: str) -> LinearRecurrencePlan:
+    """The plan of a problem, from a cache. fields: those of the descriptor, in order."""
+    return LinearRecurrencePlan.select(LinearRecurrenceDescriptor(*fields), device)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def linear_backward_plan(fields: tuple[Any, ...], device: str) -> LinearRecurrenceBackwardPlan:
+    """The plan of a problem, from a cache. fields: those of the descriptor, in order."""
+    return LinearRecurrenceBackwardPlan.select(LinearRecurrenceBackwardDescriptor(*fields), device)
+
+
+OUTPUTS: tuple[LinearGradient, ...] = get_args(LinearGradient)
+_NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(OUTPUTS, n)}
+
+
+def broadcast(op: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which two shapes are broadcast.
+
+    Raises:
+        InvalidProblemError: they differ in an extent that is not 1.
+    """
+    pairs = itertools.zip_longest(reversed(a_shape), reversed(b_shape), fillvalue=1)
+    extents = [(m if n == 1 else n, m == n or 1 in (m, n)) for m, n in pairs]
+    if not all(fits for _, fits in extents):
+        raise errors.make("invalid_problem", op, "b", f"of a shape that broadcasts with a, {list(a_shape)}", str(list(b_shape)))
+    return tuple(extent for extent, _ in reversed(extents))
+
+
+def final_dtype(dtype: str) -> str:
+    """The dtype of final states beside the dtype of h."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def state_dtype_of(dtype: str, initial_state: Array | None) -> str:
+    """The dtype of initial states beside the dtype of h: float32 or h's own beside 16 bits, else h's."""
+    own = None if initial_state is None else dtype_name(initial_state.dtype)
+    return dtype if own == dtype else final_dtype(dtype)
+
+
+def state_shape(shape: tuple[int, ...], dim: int, sequences: int | None) -> tuple[int, ...]:
+    """The shape of states beside the shape of h. A dim out of range, which select refuses, leaves the shape as it is."""
+    if not shape or not -len(shape) <= dim < len(shape):
+        return shape
+    dim %= len(shape)
+    return (*shape[:dim], *(() if sequences is None else (sequences,)), *shape[dim + 1 :])
+
+
+class _Call:
+    """The problem of a call: the fields of its descriptor, and the operands that both directions have."""
+
+    def __init__(self, op: str, like: Array, a: Any, dim: int, reverse: bool, initial_state: Any, cu_seqlens: Any) -> None:
+        self.op, self.like, self.device = op, like, device_of(like)
+        self.dtype = dtype_name(like.dtype)
+        if isinstance(a, numbers.Number) or is_numpy_bool(a):
+            number = normalized(op, "a", "float", a)
+            self.a = producer(like, op).full((), number, final_dtype(self.dtype), self.device)
+        else:
+            self.a = require_array(op, "a", a)
+        self.dim, self.reverse = dim, reverse
+        self.initial_state = None if initial_state is None else require_array(op, "initial_state", initial_state)
+        self.cu_seqlens = None if cu_seqlens is None else require_array(op, "cu_seqlens", cu_seqlens)
+        self.sequences = None
+        if self.cu_seqlens is not None:
+            if len(self.cu_seqlens.shape) != 1 or self.cu_seqlens.shape[0] == 0:
+                wanted = "of one dimension, one longer than the number of sequences"
+                raise errors.make("invalid_problem", op, "cu_seqlens", wanted, f"shape {list(self.cu_seqlens.shape)}")
+            self.sequences = int(self.cu_seqlens.shape[0]) - 1
+
+    def fields(self, shape: tuple[int, ...], a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[Any, ...]:
+        state_dtype = state_dtype_of(self.dtype, self.initial_state)
+        return shape, self.dtype, self.dim, self.reverse, a_shape, b_shape, self.sequences, state_dtype
+
+    def operands(self) -> dict[str, Array]:
+        optional = {"initial_state": self.initial_state, "cu_seqlens": self.cu_seqlens}
+        return {"a": self.a, **{name: x for name, x in optional.items() if x is not None}}
+
+
+_FIELDS = {"dtype": "b", "shape": "the broadcast shape", "a_shape": "a", "b_shape": "b", "num_sequences": "cu_seqlens"}
+_BACKWARD_FIELDS = {"dtype": "dh", "shape": "dh", "num_sequences": "cu_seqlens", "state_dtype": "initial_state"}
+"""The functions' names of fields of the descriptor."""
+
+
+@overload
+def linear_recurrence(
+    a: float | DLPackArray,
+    b: ArrayT,
+    dim: int = ...,
+    *,
+    initial_state: DLPackArray | None = ...,
+    reverse: bool = ...,
+    cu_seqlens: DLPackArray | None = ...,
+    output_final_state: Literal[False] = ...,
+    out: ArrayT | None = ...,
+) -> ArrayT: ...
+@overload
+def linear_recurrence(
+    a: float | DLPackArray,
+    b: ArrayT,
+    dim: int = ...,
+    *,
+    initial_state: DLPackArray | None = ...,
+    reverse: bool = ...,
+    cu_seqlens: DLPackArray | None = ...,
+    output_final_state: Literal[True],
+    out: Sequence[ArrayT] | None = ...,
+) -> tuple[ArrayT, ArrayT]: ...
+@errors.reported_as("linear_recurrence", _FIELDS)
+def linear_recurrence(
+    a: Any,
+    b: Any,
+    dim: int = -1,
+    *,
+    initial_state: Any = None,
+    reverse: bool = False,
+    cu_seqlens: Any = None,
+    output_final_state: bool = False,
+    out: Any = None,
+) -> Any:
+    """Linear recurrence along a dimension: ``h[t] = a[t] * h[t-1] + b[t]`` in scan order.
+
+    States are carried in float32 at least, in float64 for float64 and on the CPU. A factor of exactly 0 cuts off whatever came
+    before, infinity and NaN included. The products of factors that a parallel computation carries neither overflow nor
+    underflow where h does not.
+
+    Args:
+        a: the factors, an array of b's dtype that broadcasts with b, or a number.
+        b: the terms; float32, float64, float16 or bfloat16. The broadcast shape has up to 8 dimensions.
+        dim: the dimension along which states follow each other; a negative one counts from the end.
+        initial_state: h before the first position, of h's shape without dim; with cu_seqlens, the number of sequences takes
+            the place of dim. Of h's dtype, or float32 beside 16 bits. None: 0, and the first decay is not applied.
+        reverse: True: from the last position to the first, where the initial state enters.
+        cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1], rising from 0 to the extent:
+            sequence k has the positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1``. An empty sequence passes its state on.
+            None: one sequence.
+        output_final_state: True: return the final state, too.
+        out: an array to write h into, or (h, final_state); they overlap no input. None: new arrays of b's library.
+
+    Returns:
+        h, of the broadcast shape and b's dtype; with output_final_state (h, final_state), where final_state has the shape of
+        initial_state, in float32 beside 16 bits, else in h's dtype.
+
+    Raises:
+        InvalidProblemError: shapes that do not broadcast, a dim out of range, dtypes or devices that differ, bounds that do
+            not rise from 0 to the extent (on CUDA they are checked under ``STERNWAY_CHECK=1``).
+        UnsupportedError: a dtype, rank or device without a kernel.
+        TypeError: b is no array.
+
+    Example:
+        An exponential moving average, and discounted returns of two packed episodes:
+
+        >>> import numpy as np, sternway as sw
+        >>> x = np.array([1.0, 2.0, 3.0])
+        >>> sw.linear_recurrence(0.5, 0.5 * x)
+        array([0.5  , 1.25 , 2.125])
+        >>> rewards = np.array([1.0, 1.0, 1.0, 8.0])
+        >>> sw.linear_recurrence(0.5, rewards, reverse=True, cu_seqlens=np.array([0, 2, 4]))
+        array([1.5, 1. , 5. , 8. ])
+    """
+    op = "linear_recurrence"
+    array = require_array(op, "b", b)
+    call = _Call(op, array, a, dim, reverse, initial_state, cu_seqlens)
+    a_shape, b_shape = tuple(call.a.shape), tuple(array.shape)
+    shape = broadcast(op, a_shape, b_shape)
+    plan = _plan.cached(linear_plan, call.fields(shape, a_shape, b_shape), call.device)
+    rows: list[tuple[str, Any, str | None]] = [("h", array if shape == b_shape else shape, None)]
+    if output_final_state:
+        rows.append(("final_state", state_shape(shape, dim, call.sequences), final_dtype(call.dtype)))
+    outputs = _outputs.outputs(plan, array, rows, out)
+    plan.run(b=array, **call.operands(), **outputs)
+    return tuple(outputs.values()) if output_final_state else outputs["h"]
+
+
+@errors.reported_as("linear_recurrence_backward", _BACKWARD_FIELDS)
+def linear_recurrence_backward(
+    dh: ArrayT,
+    a: float | DLPackArray,
+    h: DLPackArray,
+    dim: int = -1,
+    *,
+    initial_state: DLPackArray | None = None,
+    dfinal_state: DLPackArray | None = None,
+    reverse: bool = False,
+    cu_seqlens: DLPackArray | None = None,
+    a_shape: Sequence[int] | None = None,
+    b_shape: Sequence[int] | None = None,
+    needs: Sequence[LinearGradient] = ("da", "db"),
+    out: ArrayT | Sequence[ArrayT] | None = None,
+) -> tuple[ArrayT, ...]:
+    """Gradients of a linear recurrence, ``h[t] = a[t] * h[t-1] + b[t]``.
+
+    In scan order, ``g[t] = dh[t] + a[t+1] * g[t+1]``, to which dfinal_state is added at the last position of a sequence. Then
+    ``db[t] = g[t]``, ``da[t] = g[t] * h[t-1]`` and ``dinitial_state = a[0] * g[0]``, where ``h[-1]`` is the initial state;
+    without one, ``da[0]`` is 0. A factor of exactly 0 cuts off whatever comes after it. da and db are summed over the
+    dimensions that their operands were broadcast along, in a fixed order.
+
+    Args:
+        dh: the upstream gradient, of h's shape; float32, float64, float16 or bfloat16, on the CPU or CUDA.
+        a: the factors of the forward, of dh's dtype, or a number.
+        h: the result of the forward.
+        dim, initial_state, reverse, cu_seqlens: those of the forward.
+        dfinal_state: the upstream gradient of the final state, of its shape and dtype; None: 0.
+        a_shape: the shape of da; None: the shape of a.
+        b_shape: the shape of db; None: the shape of h.
+        needs: the names of the gradients to compute, in the order in which they are returned: "da", "db", "dinitial_state".
+        out: arrays to write into, in the order of ``needs``, or one array. None: new arrays of dh's library.
+
+    Returns:
+        a tuple of arrays, one for each of ``needs``: da and db in dh's dtype, dinitial_state in that of initial_state.
+
+    Raises:
+        InvalidProblemError: shapes, dtypes or devices that differ, a missing operand, unknown ``needs``; bounds that do not
+            rise from 0 to the extent, as for :func:`linear_recurrence`.
+        UnsupportedError: a dtype, rank or device without a kernel.
+        TypeError: an operand that is no array.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> a, b = np.full(3, 0.5), np.ones(3)
+        >>> h = sw.linear_recurrence(a, b)
+        >>> sw.linear_recurrence_backward(np.ones(3), a, h)
+        (array([0. , 1.5, 1.5]), array([1.75, 1.5 , 1.  ]))
+    """
+    op = "linear_recurrence_backward"
+    array, saved = require_array(op, "dh", dh), require_array(op, "h", h)
+    wanted = tuple(needs) if isinstance(needs, (tuple, list)) else ()
+    if wanted not in _NEEDS:
+        raise errors.make("invalid_problem", op, "needs", f"a tuple of some of {OUTPUTS}", errors.shown(needs))
+    call = _Call(op, array, a, dim, reverse, initial_state, cu_seqlens)
+    shape = tuple(array.shape)
+    shapes = {
+        "da": tuple(call.a.shape) if a_shape is None else normalized(op, "a_shape", "shape", a_shape),
+        "db": shape if b_shape is None else normalized(op, "b_shape", "shape", b_shape),
+        "dinitial_state": state_shape(shape, dim, call.sequences),
+    }
+    fields = call.fields(shape, shapes["da"], shapes["db"])
+    plan = _plan.cached(linear_backward_plan, fields, call.device)
+    state_dtype = fields[-1]
+    rows = [
+        (name, array if shapes[name] == shape and name != "dinitial_state" else shapes[name],
+         state_dtype if name == "dinitial_state" else None)
+        for name in wanted
+    ]  # fmt: skip
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, rows, out)
+    final = {} if dfinal_state is None else {"dfinal_state": require_array(op, "dfinal_state", dfinal_state)}
+    plan.run(dh=array, h=saved, **call.operands(), **final, **outputs)
+    return tuple(outputs.values())

@@ -1,0 +1,281 @@
+"""The autograd functions of linear recurrences: forward and gradient are operators of plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._arrays import device_name
+from ..._linear_recurrence import final_dtype, linear_backward_plan, linear_plan, state_dtype_of, state_shape
+from .calls import resolve
+from .constants import constant
+from .dispatch import (
+    ErrorParts,
+    device_to_ask,
+    require,
+    require_strided,
+    run_operator,
+    runs_plan_directly,
+    selection_error,
+)
+from .operators import by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
+
+NEEDS = ("da", "db", "dinitial_state")
+_NAME = "linear_recurrence"
+
+
+def _fields(
+    shape: torch.Size, a: Tensor, b_shape: Any, dim: int, reverse: bool, initial_state: Tensor | None,
+    cu_seqlens: Tensor | None, dtype: torch.dtype,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The fields of the descriptor of a problem."""
+    name = str(dtype).removeprefix("torch.")
+    sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    shapes = tuple(a.shape), tuple(b_shape)
+    return tuple(shape), name, dim, reverse, *shapes, sequences, state_dtype_of(name, initial_state)
+
+
+def _final_dtype(dtype: torch.dtype) -> torch.dtype:
+    return getattr(torch, final_dtype(str(dtype).removeprefix("torch.")))  # type: ignore[no-any-return]
+
+
+def _given(**operands: Tensor | None) -> dict[str, Tensor]:
+    return {name: resolve(x.detach()) for name, x in operands.items() if x is not None}
+
+
+@torch.library.custom_op("sternway::linear_recurrence", mutates_args=())
+def _forward(
+    a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """h and the final state."""
+    if b.is_cuda and a.dtype != b.dtype:  # a number, of more bits than the kernels take
+        h, final = _forward(
+            a, b.to(a.dtype), None if initial_state is None else initial_state.to(a.dtype), cu_seqlens, dim, reverse
+        )
+        return h.to(b.dtype), final
+    h, final = _empty(a, b, cu_seqlens, dim)
+    if b.is_cuda and not h.numel():  # the kernels have no rows, or rows without positions
+        return h, final.zero_() if initial_state is None else final.copy_(initial_state)
+    fields = _fields(h.shape, a, b.shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
+    given = _given(a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    linear_plan(fields, device_name(b.device)).run(**given, h=h, final_state=final)
+    return h, final
+
+
+def _empty(a: Tensor, b: Tensor, cu_seqlens: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
+    shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
+    sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    final = b.new_empty(state_shape(tuple(shape), dim, sequences), dtype=_final_dtype(b.dtype))
+    return b.new_empty(shape), final
+
+
+@_forward.register_fake
+def _(
+    a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    return _empty(a, b, cu_seqlens, dim)
+
+
+_forward.register_vmap(vmap_by_loop(_NAME, _forward))
+
+
+@torch.library.custom_op("sternway::linear_recurrence_backward", mutates_args=())
+def _backward(
+    dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
+    b_shape: list[int], dim: int, reverse: bool, needs: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """da, db and the gradient of the initial state. Bit i of needs says that the i-th is needed; others are empty."""
+    if dh.is_cuda and (a.dtype != dh.dtype or a.shape != dh.shape or tuple(b_shape) != dh.shape):  # plans for CUDA do not sum
+        state = None if initial_state is None else initial_state.to(a.dtype)
+        inputs = (
+            dh.to(a.dtype),
+            dfinal,
+            a.expand(dh.shape),
+            h.to(a.dtype),
+            state,
+            cu_seqlens,
+            list(dh.shape),
+            dim,
+            reverse,
+            needs,
+        )
+        da, db, dstate = _backward(*inputs)
+        da = da.sum_to_size(a.shape) if needs & 1 else da
+        db = db.sum_to_size(b_shape).to(dh.dtype) if needs & 2 else db
+        return da, db, dstate if initial_state is None else dstate.to(initial_state.dtype)
+    grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
+    fields = _fields(dh.shape, a, b_shape, dim, reverse, initial_state, cu_seqlens, dh.dtype)
+    given = _given(dh=dh, dfinal_state=dfinal, a=a, h=h, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    outputs = {name: x for i, (name, x) in enumerate(zip(NEEDS, grads, strict=True)) if needs >> i & 1}
+    linear_backward_plan(fields, device_name(dh.device)).run(**given, **outputs)
+    return grads
+
+
+def _empty_gradients(
+    dh: Tensor, a: Tensor, initial_state: Tensor | None, b_shape: Any, needs: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        dh.new_empty(a.shape if needs & 1 else 0),
+        dh.new_empty(b_shape if needs & 2 else 0),
+        torch.empty_like(initial_state) if needs & 4 and initial_state is not None else dh.new_empty(0),
+    )
+
+
+@_backward.register_fake
+def _(
+    dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
+    b_shape: list[int], dim: int, reverse: bool, needs: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _empty_gradients(dh, a, initial_state, b_shape, needs)
+
+
+_backward.register_vmap(vmap_by_loop(_NAME, _backward))
+
+
+def _shifted(x: Tensor, dim: int, by: int) -> Tensor:
+    """x moved by one position along dim, to later positions if by is 1 and to earlier ones if it is -1, with a 0 in front."""
+    n = x.shape[dim]
+    if n == 0:
+        return x
+    zero = torch.zeros_like(x.narrow(dim, 0, 1))
+    return torch.cat([zero, x.narrow(dim, 0, n - 1)] if by > 0 else [x.narrow(dim, 1, n - 1), zero], dim)
+
+
+def _bounds(cu_seqlens: Tensor | None, n: int, reverse: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each sequence, the first and the last position in scan order, and whether it has any."""
+    if cu_seqlens is None:
+        cu_seqlens = torch.tensor([0, n], device=device)
+    cu = cu_seqlens.long()
+    first, last, there = cu[:-1], cu[1:] - 1, cu[1:] > cu[:-1]
+    first, last = (torch.where(there, x, 0) for x in (first, last))
+    return (last, first, there) if reverse else (first, last, there)
+
+
+def _formula(
+    dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
+    b_shape: list[int], dim: int, reverse: bool, needs: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The outputs of the gradient, by a recurrence in the other direction and torch's operations."""
+    rank, n = dh.dim(), dh.shape[dim] if dh.dim() else 1
+    if rank == 0:
+        da, db, dstate = _formula(dh[None], dfinal, a.reshape(1), h[None], initial_state, cu_seqlens, [1], 0, reverse, needs)
+        return da.reshape(a.shape if needs & 1 else 0), db.reshape(() if needs & 2 else 0), dstate
+    dim, to_next = dim % rank, 1 if reverse else -1
+    first, last, there = _bounds(cu_seqlens, n, reverse, dh.device)
+    wide = a.expand(dh.shape).to(dh.dtype)
+    marks = torch.zeros(n + 1, dtype=torch.bool, device=dh.device)
+    starts = marks.index_fill(0, torch.where(there, first, n), True)[:n]
+    column = [1] * rank
+    column[dim] = n
+    starts = starts.view(column)
+
+    def at_ends(state: Tensor, where: Tensor) -> Tensor:
+        """States of sequences at positions, and 0 elsewhere."""
+        states = (state if cu_seqlens is not None else state.unsqueeze(dim)).movedim(dim, 0)
+        index = torch.where(there, where, n)
+        rows = torch.zeros((n + 1, *states.shape[1:]), dtype=states.dtype, device=states.device)
+        return rows.index_add(0, index, states)[:n].movedim(0, dim)
+
+    terms = dh if dfinal is None else (dh + at_ends(dfinal, last)).to(dh.dtype)
+    # The factor of the next position in scan order; 0 behind the last of a sequence.
+    following = _shifted(torch.where(starts, torch.zeros_like(wide), wide), dim, to_next)
+    g, _ = run(following, terms, None, None, dim, not reverse)
+    before = torch.where(starts, torch.zeros_like(h), _shifted(h, dim, -to_next))
+    if initial_state is not None:
+        before = before + at_ends(initial_state, first).to(h.dtype)
+    da, db, dstate = dh.new_empty(0), dh.new_empty(0), dh.new_empty(0)
+    if needs & 1:
+        da = (g * before).sum_to_size(a.shape)
+    if needs & 2:
+        db = g.sum_to_size(b_shape)
+    if needs & 4 and initial_state is not None:
+        at_first = (wide * g).movedim(dim, 0).index_select(0, first)
+        at_first = torch.where(there.view(-1, *[1] * (rank - 1)), at_first, torch.zeros_like(at_first)).movedim(0, dim)
+        if cu_seqlens is None:
+            at_first = at_first.squeeze(dim)
+        dstate = at_first.to(initial_state.dtype)
+        if dfinal is not None:  # an empty sequence passes its state on
+            empty = (~there).view([-1 if i == dim else 1 for i in range(rank)])
+            empty = empty if cu_seqlens is not None else empty.reshape([1] * (rank - 1))
+            dstate = torch.where(empty, dfinal.to(initial_state.dtype), dstate)
+    return da, db, dstate
+
+
+GRADIENT = differentiable(_backward, by_formula(_formula))
+
+
+class _LinearRecurrence(torch.autograd.Function):
+    """The autograd function of all calls."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
+    ) -> tuple[Tensor, Tensor]:
+        return _forward(a, b, initial_state, cu_seqlens, dim, reverse)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, initial_state, cu_seqlens, ctx.dim, ctx.reverse = inputs
+        ctx.b_shape = list(b.shape)
+        ctx.save_for_backward(a, output[0], initial_state, cu_seqlens)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor | None, dfinal: Tensor | None) -> tuple[Any, ...]:
+        a, h, initial_state, cu_seqlens = ctx.saved_tensors
+        if dh is None and dfinal is None:
+            return (None,) * 6
+        dh = torch.zeros_like(h) if dh is None else resolve(dh)
+        dfinal = None if dfinal is None else resolve(dfinal)
+        needed = ctx.needs_input_grad[:3]
+        needs = sum(1 << i for i, need in enumerate(needed) if need)
+        inputs = dh, dfinal, a, h, initial_state, cu_seqlens, ctx.b_shape, ctx.dim, ctx.reverse, needs
+        call = recorded_call(dh, GRADIENT) or _backward
+        grads = call(*inputs)
+        return (*(x if need else None for x, need in zip(grads, needed, strict=True)), None, None, None)
+
+
+_apply = traceable(_LinearRecurrence)
+_forward.register_autograd(_LinearRecurrence.backward, setup_context=_LinearRecurrence.setup_context)
+
+
+def run(
+    a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """h and the final state, with a gradient. ``select_or_raise`` found the plans."""
+    inputs = a, b, initial_state, cu_seqlens, dim, reverse
+    if is_exporting() or is_distributed(*inputs):
+        return run_operator(_NAME, _NAME, ("a", "b", "initial_state", "cu_seqlens"), *inputs)  # type: ignore[no-any-return]
+    return _apply(*inputs)  # type: ignore[no-any-return]
+
+
+@constant
+def _probed(rank: int, dtype: torch.dtype, device: torch.device) -> ErrorParts | None:
+    ones = (1,) * rank
+    fields = ones, str(dtype).removeprefix("torch."), -1, False, ones, ones, None, None
+    return selection_error(linear_backward_plan, fields, str(device))
+
+
+def select_or_raise(
+    a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
+) -> None:
+    """Select the plans of both directions, or those of a small problem if the call is traced.
+
+    Raises:
+        Error: there is no plan.
+    """
+    tensors = a, b, initial_state, cu_seqlens
+    if not runs_plan_directly(*tensors):
+        require_strided(_NAME, a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
+        require(_NAME, _probed(max(a.dim(), b.dim()), b.dtype, device_to_ask(b)))
+        return
+    shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
+    fields = _fields(shape, a, b.shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
+    device = device_name(b.device)
+    linear_plan(fields, device)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        linear_backward_plan(fields, device)

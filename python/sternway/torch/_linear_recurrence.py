@@ -1,0 +1,105 @@
+"""Linear recurrences with gradients: ``h[t] = a[t] * h[t-1] + b[t]``."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from ..errors import make
+from ._autograd.calls import FLOATS, flag, integer, is_bool, require_tensors
+from ._autograd.dispatch import with_public_names
+from ._autograd.linear_recurrence import run, select_or_raise
+from ._autograd.overrides import handed_on, is_overridden
+
+__all__ = ["linear_recurrence"]
+
+_NAME = "sternway.torch.linear_recurrence"
+_OPERANDS = {"dtype": "b", "shape": "the broadcast shape", "a_shape": "a", "b_shape": "b", "num_sequences": "cu_seqlens"}
+
+
+@overload
+def linear_recurrence(
+    a: Tensor | float, b: Tensor, dim: int = ..., *, initial_state: Tensor | None = ..., reverse: bool = ...,
+    cu_seqlens: Tensor | None = ..., output_final_state: Literal[False] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def linear_recurrence(
+    a: Tensor | float, b: Tensor, dim: int = ..., *, initial_state: Tensor | None = ..., reverse: bool = ...,
+    cu_seqlens: Tensor | None = ..., output_final_state: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+def linear_recurrence(
+    a: Any, b: Any, dim: int = -1, *, initial_state: Any = None, reverse: bool = False, cu_seqlens: Any = None,
+    output_final_state: bool = False,
+) -> Any:  # fmt: skip
+    """Linear recurrence along a dimension, ``h[t] = a[t] * h[t-1] + b[t]``, with gradients of a, b and the initial state.
+
+    Values are those of :func:`sternway.linear_recurrence`. The backward is one pass over the data,
+    :func:`sternway.linear_recurrence_backward`. It can be differentiated again.
+
+    Args:
+        a: the factors, a tensor that broadcasts with b, or a number.
+        b: the terms. Dtypes of a and b promote as in torch; the result is float32, float64, float16 or bfloat16. The broadcast
+            shape has up to 8 dimensions.
+        dim: the dimension along which states follow each other; a negative one counts from the end.
+        initial_state: h before the first position, of h's shape without dim; with cu_seqlens, the number of sequences takes
+            the place of dim. Of h's dtype, or float32 beside 16 bits. None: 0, and the first decay is not applied.
+        reverse: True: from the last position to the first, where the initial state enters.
+        cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1] on the device of b, rising from 0
+            to the extent. An empty sequence passes its state on. None: one sequence.
+        output_final_state: True: return the final state, too.
+
+    Returns:
+        h, of the broadcast shape; with output_final_state (h, final_state), where final_state has the shape of initial_state,
+        in float32 beside 16 bits, else in h's dtype.
+
+    Raises:
+        InvalidProblemError: shapes that do not broadcast, a dim out of range, dtypes or devices that differ, bounds that do
+            not rise from 0 to the extent (on CUDA they are checked under ``STERNWAY_CHECK=1``).
+        UnsupportedError: a dtype, rank, layout or device without a kernel.
+        TypeError: b is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> a = torch.full((3,), 0.5, requires_grad=True)
+        >>> h = st.linear_recurrence(a, torch.ones(3))
+        >>> h.sum().backward()
+        >>> h.detach(), a.grad
+        (tensor([1.0000, 1.5000, 1.7500]), tensor([0.0000, 1.5000, 1.5000]))
+    """
+    if is_overridden((a, b, initial_state, cu_seqlens)):
+        states = {"initial_state": initial_state, "output_final_state": output_final_state}
+        options = {**states, "reverse": reverse, "cu_seqlens": cu_seqlens}
+        return handed_on(linear_recurrence, (a, b, dim), options)
+    given = {name: x for name, x in (("initial_state", initial_state), ("cu_seqlens", cu_seqlens)) if x is not None}
+    require_tensors("linear_recurrence", b=b, **given)
+    reverse = flag("linear_recurrence", "reverse", reverse)
+    wants_state = flag("linear_recurrence", "output_final_state", output_final_state)
+    dim = integer("linear_recurrence", "dim", dim)
+    if isinstance(a, numbers.Real) or is_bool(a):
+        a = _number(float(a), b)
+    else:
+        require_tensors("linear_recurrence", a=a)
+    if cu_seqlens is not None and (cu_seqlens.dim() != 1 or not cu_seqlens.shape[0]):
+        wanted = "of one dimension, one longer than the number of sequences"
+        raise make("invalid_problem", _NAME, "cu_seqlens", wanted, f"shape {list(cu_seqlens.shape)}")
+    a, b = _alike(a, b)
+    with_public_names(_NAME, _OPERANDS, select_or_raise, a, b, initial_state, cu_seqlens, dim, reverse)
+    h, final_state = run(a, b, initial_state, cu_seqlens, dim, reverse)
+    return (h, final_state) if wants_state else h
+
+
+def _number(a: float, b: Tensor) -> Tensor:
+    """A number as a factor of rank 0, in float32 beside 16 bits."""
+    wide = b.dtype if b.dtype in (torch.float32, torch.float64) else torch.float32
+    return torch.full((), a, dtype=wide, device=b.device)
+
+
+def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors and terms of one dtype, by torch's promotion. A float32 number beside 16 bits stays as it is."""
+    if a.dtype == b.dtype or (a.dim() == 0 and a.dtype == torch.float32 and b.dtype in FLOATS):
+        return a, b
+    dtype = torch.result_type(a, b)
+    return a.to(dtype), b.to(dtype)
