@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import itertools
@@ -202,8 +203,9 @@ class _Call:
         self.op, self.like, self.device = op, like, device_of(like)
         self.dtype = dtype_name(like.dtype)
         if isinstance(a, numbers.Number) or is_numpy_bool(a):
-            number = normalized(op, "a", "float", a)
-            self.a = producer(like, op).full((), number, final_dtype(self.dtype), self.device)
+            number, wide = normalized(op, "a", "float", a), final_dtype(self.dtype)
+            number = number if wide == "float64" else ctypes.c_float(number).value  # infinite if it is beyond float32
+            self.a = producer(like, op).full((), number, wide, self.device)
         else:
             self.a = require_array(op, "a", a)
         self.dim, self.reverse = dim, reverse
@@ -308,13 +310,14 @@ def linear_recurrence(
     """
     op = "linear_recurrence"
     array = require_array(op, "b", b)
+    output_final_state = normalized(op, "output_final_state", "bool", output_final_state)
     call = _Call(op, array, a, dim, reverse, initial_state, cu_seqlens)
     a_shape, b_shape = tuple(call.a.shape), tuple(array.shape)
     shape = broadcast(op, a_shape, b_shape)
     plan = _plan.cached(linear_plan, call.fields(shape, a_shape, b_shape), call.device)
     rows: list[tuple[str, Any, str | None]] = [("h", array if shape == b_shape else shape, None)]
     if output_final_state:
-        rows.append(("final_state", state_shape(shape, dim, call.sequences), final_dtype(call.dtype)))
+        rows.append(("final_state", state_shape(shape, plan.descriptor.dim, call.sequences), final_dtype(call.dtype)))
     outputs = _outputs.outputs(plan, array, rows, out)
     plan.run(b=array, **call.operands(), **outputs)
     return tuple(outputs.values()) if output_final_state else outputs["h"]
@@ -380,10 +383,10 @@ def linear_recurrence_backward(
     shapes = {
         "da": tuple(call.a.shape) if a_shape is None else normalized(op, "a_shape", "shape", a_shape),
         "db": shape if b_shape is None else normalized(op, "b_shape", "shape", b_shape),
-        "dinitial_state": state_shape(shape, dim, call.sequences),
     }
     fields = call.fields(shape, shapes["da"], shapes["db"])
     plan = _plan.cached(linear_backward_plan, fields, call.device)
+    shapes["dinitial_state"] = state_shape(shape, plan.descriptor.dim, call.sequences)
     state_dtype = fields[-1]
     rows = [
         (name, array if shapes[name] == shape and name != "dinitial_state" else shapes[name],

@@ -94,7 +94,7 @@ def linear_recurrence(
 def _number(a: float, b: Tensor) -> Tensor:
     """A number as a factor of rank 0, in float32 beside 16 bits."""
     wide = b.dtype if b.dtype in (torch.float32, torch.float64) else torch.float32
-    return torch.full((), a, dtype=wide, device=b.device)
+    return torch.full((), a, dtype=torch.float64, device=b.device).to(wide)  # infinite if it is beyond float32
 
 
 def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
