@@ -87,6 +87,9 @@ def _backward(
     b_shape: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """da, db and the gradient of the initial state. Bit i of needs says that the i-th is needed; others are empty."""
+    if dh.is_cuda and not dh.numel():  # the kernels have no rows, or rows without positions, which pass states on
+        da, db, dstate = (x.zero_() for x in _empty_gradients(dh, a, initial_state, b_shape, needs))
+        return da, db, dstate if dfinal is None or not needs & 4 else dstate.copy_(dfinal)
     if dh.is_cuda and (a.dtype != dh.dtype or a.shape != dh.shape or tuple(b_shape) != dh.shape):  # plans for CUDA do not sum
         state = None if initial_state is None else initial_state.to(a.dtype)
         inputs = (
@@ -278,4 +281,6 @@ def select_or_raise(
     device = device_name(b.device)
     linear_plan(fields, device)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        if b.is_cuda:  # _backward expands the operands, as plans for CUDA do not sum
+            fields = _fields(shape, b.expand(shape), shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
         linear_backward_plan(fields, device)
