@@ -161,7 +161,7 @@ def linear_backward_plan(fields: tuple[Any, ...], device: str) -> LinearRecurren
 
 
 OUTPUTS: tuple[LinearGradient, ...] = get_args(LinearGradient)
-_NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(OUTPUTS, n)}
+_NEEDS = [needs for n in (1, 2, 3) for needs in itertools.permutations(OUTPUTS, n)]
 
 
 def broadcast(op: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -275,15 +275,15 @@ def linear_recurrence(
     underflow where h does not.
 
     Args:
-        a: the factors, an array of b's dtype that broadcasts with b, or a number.
+        a: the factors, an array of b's dtype that broadcasts with b, or a number; on CUDA no number beside 16 bits.
         b: the terms; float32, float64, float16 or bfloat16. The broadcast shape has up to 8 dimensions.
         dim: the dimension along which states follow each other; a negative one counts from the end.
         initial_state: h before the first position, of h's shape without dim; with cu_seqlens, the number of sequences takes
             the place of dim. Of h's dtype, or float32 beside 16 bits. None: 0, and the first decay is not applied.
         reverse: True: from the last position to the first, where the initial state enters.
         cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1], rising from 0 to the extent:
-            sequence k has the positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1``. An empty sequence passes its state on.
-            None: one sequence.
+            sequence k has the positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1``. The final state of an empty sequence is
+            its initial state. On the CPU only. None: one sequence.
         output_final_state: True: return the final state, too.
         out: an array to write h into, or (h, final_state); they overlap no input. None: new arrays of b's library.
 
@@ -293,7 +293,7 @@ def linear_recurrence(
 
     Raises:
         InvalidProblemError: shapes that do not broadcast, a dim out of range, dtypes or devices that differ, bounds that do
-            not rise from 0 to the extent (on CUDA they are checked under ``STERNWAY_CHECK=1``).
+            not rise from 0 to the extent.
         UnsupportedError: a dtype, rank or device without a kernel.
         TypeError: b is no array.
 

@@ -189,7 +189,16 @@ def test_compiled() -> None:
     torch.testing.assert_close(compiled, a.grad)
 
 
+def test_states_of_no_positions() -> None:
+    """They pass through, twice differentiated. It alone finds a gradient that looks for a first position."""
+    empty, state = torch.rand(2, 0), torch.ones(2, requires_grad=True)
+    final = st.linear_recurrence(empty, empty, initial_state=state, output_final_state=True)[1]
+    (grad,) = torch.autograd.grad((final**2).sum(), state, create_graph=True)
+    assert torch.autograd.grad(grad.sum(), state)[0].tolist() == [2.0, 2.0]
+
+
 def test_promotion() -> None:
+    assert st.linear_recurrence(torch.tensor(0.5), torch.ones(2, dtype=F64)).dtype == F64
     a, b = torch.rand(5, requires_grad=True), torch.ones(5, dtype=F16, requires_grad=True)
     h = st.linear_recurrence(a, b)
     h.sum().backward()

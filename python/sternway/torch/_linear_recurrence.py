@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import make
-from ._autograd.calls import FLOATS, flag, integer, is_bool, require_tensors
+from ._autograd.calls import flag, integer, is_bool, require_tensors
 from ._autograd.dispatch import with_public_names
 from ._autograd.linear_recurrence import run, select_or_raise
 from ._autograd.overrides import handed_on, is_overridden
@@ -47,8 +47,8 @@ def linear_recurrence(
         initial_state: h before the first position, of h's shape without dim; with cu_seqlens, the number of sequences takes
             the place of dim. Of h's dtype, or float32 beside 16 bits. None: 0, and the first decay is not applied.
         reverse: True: from the last position to the first, where the initial state enters.
-        cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1] on the device of b, rising from 0
-            to the extent. An empty sequence passes its state on. None: one sequence.
+        cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1], rising from 0 to the extent, on
+            the CPU only. The final state of an empty sequence is its initial state. None: one sequence.
         output_final_state: True: return the final state, too.
 
     Returns:
@@ -57,7 +57,7 @@ def linear_recurrence(
 
     Raises:
         InvalidProblemError: shapes that do not broadcast, a dim out of range, dtypes or devices that differ, bounds that do
-            not rise from 0 to the extent (on CUDA they are checked under ``STERNWAY_CHECK=1``).
+            not rise from 0 to the extent.
         UnsupportedError: a dtype, rank, layout or device without a kernel.
         TypeError: b is no tensor.
 
@@ -99,7 +99,7 @@ def _number(a: float, b: Tensor) -> Tensor:
 
 def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Factors and terms of one dtype, by torch's promotion. A float32 number beside 16 bits stays as it is."""
-    if a.dtype == b.dtype or (a.dim() == 0 and a.dtype == torch.float32 and b.dtype in FLOATS):
+    if a.dtype == b.dtype or (a.dim() == 0 and a.dtype == torch.float32 and b.dtype in (torch.float16, torch.bfloat16)):
         return a, b
     dtype = torch.result_type(a, b)
     return a.to(dtype), b.to(dtype)

@@ -20,8 +20,8 @@ import (
 // Operands: a [AShape], b [BShape], initial_state?, cu_seqlens? [NumSequences + 1] int32 or int64
 // -> h [Shape], final_state?. A state has Shape without Dim; with NumSequences, that number takes
 // the place of Dim. initial_state has StateDType, final_state float32 beside 16 bits and else
-// DType. Sequence k has the positions cu_seqlens[k] to cu_seqlens[k+1] - 1 of every row; an empty
-// one passes its state on.
+// DType. Sequence k has the positions cu_seqlens[k] to cu_seqlens[k+1] - 1 of every row; the
+// final state of an empty one is its initial state.
 type LinearRecurrence struct {
 	Shape        []int64       `json:"shape"` // of h
 	DType        tensor.DType  `json:"dtype"`

@@ -57,7 +57,7 @@ func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference
 		return errs.New(errs.Unsupported, l.op, "a_shape and b_shape", "the shape of dh on a GPU",
 			tensor.ShapeText(l.aShape)+" and "+tensor.ShapeText(l.bShape), "expand the operands, and sum the gradients")
 	}
-	// Kernels of a recurrence carry its state from the last position to the first.
+	// Kernels scan from the last position to the first: those of the recurrence read it reversed.
 	l.gpu = &gpu.Scan{
 		Plain: problemOf(kind, problem, &l.host.Scan, numSMs, preference),
 		Shape: l.Shape, Dim: l.dim, IsForward: !l.isBackward, IsReversed: l.Reverse == l.isBackward,
@@ -101,7 +101,7 @@ func (l *linearProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 		a = &args[operand.LinearBackwardA]
 	}
 	if a.DType != l.DType {
-		return errs.New(errs.Unsupported, l.op, "a", l.DType.String()+" on a GPU", a.DType.String(), "give an array")
+		return errs.New(errs.Unsupported, l.op, "a", l.DType.String()+" on a GPU", a.DType.String(), "give an array of "+l.DType.String())
 	}
 	elements, states := []int{operand.LinearA, operand.LinearB}, []int{operand.LinearInitial, operand.LinearFinal}
 	if l.isBackward {
@@ -142,7 +142,7 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 	sumDB()
 }
 
-// bounds are those of the sequences of a row.
+// bounds are the bounds of the sequences, from 0 to the length of a row.
 func (l *linearProgram) bounds(seqlens *tensor.Tensor) []int64 {
 	if seqlens.Given() {
 		return seqlensOf(seqlens)
@@ -182,8 +182,8 @@ func (l *linearProgram) alongDim(t *tensor.Tensor) tensor.Tensor {
 	return s
 }
 
-// unsummed is the output to compute for a gradient: the gradient itself or, if its operand was
-// broadcast, memory for the terms of its sums, which finish adds.
+// unsummed is what the loops write for a gradient: the gradient itself or, if its operand was
+// broadcast, float64 terms, which finish sums.
 func (l *linearProgram) unsummed(t *tensor.Tensor) (terms tensor.Tensor, finish func()) {
 	n, _ := tensor.Product(l.Shape)
 	if own, _ := tensor.Product(t.Extents()); !t.Given() || own == n {

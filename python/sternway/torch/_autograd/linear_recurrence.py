@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name
-from ..._linear_recurrence import final_dtype, linear_backward_plan, linear_plan, state_dtype_of, state_shape
+from ..._linear_recurrence import OUTPUTS, final_dtype, linear_backward_plan, linear_plan, state_dtype_of, state_shape
 from .calls import resolve
 from .constants import constant
 from .dispatch import (
@@ -22,7 +22,6 @@ from .dispatch import (
 )
 from .operators import by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 
-NEEDS = ("da", "db", "dinitial_state")
 _NAME = "linear_recurrence"
 
 
@@ -50,7 +49,7 @@ def _forward(
     a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
 ) -> tuple[Tensor, Tensor]:
     """h and the final state."""
-    if b.is_cuda and a.dtype != b.dtype:  # a number, of more bits than the kernels take
+    if b.is_cuda and a.dtype != b.dtype:  # a float32 number beside 16 bits: kernels take one dtype
         h, final = _forward(
             a, b.to(a.dtype), None if initial_state is None else initial_state.to(a.dtype), cu_seqlens, dim, reverse
         )
@@ -86,32 +85,22 @@ def _backward(
     dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
     b_shape: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """da, db and the gradient of the initial state. Bit i of needs says that the i-th is needed; others are empty."""
+    """da, db and the gradient of the initial state. Bit i of needs says that OUTPUTS[i] is needed; others are empty."""
     if dh.is_cuda and not dh.numel():  # the kernels have no rows, or rows without positions, which pass states on
         da, db, dstate = (x.zero_() for x in _empty_gradients(dh, a, initial_state, b_shape, needs))
         return da, db, dstate if dfinal is None or not needs & 4 else dstate.copy_(dfinal)
     if dh.is_cuda and (a.dtype != dh.dtype or a.shape != dh.shape or tuple(b_shape) != dh.shape):  # plans for CUDA do not sum
-        state = None if initial_state is None else initial_state.to(a.dtype)
-        inputs = (
-            dh.to(a.dtype),
-            dfinal,
-            a.expand(dh.shape),
-            h.to(a.dtype),
-            state,
-            cu_seqlens,
-            list(dh.shape),
-            dim,
-            reverse,
-            needs,
-        )
-        da, db, dstate = _backward(*inputs)
-        da = da.sum_to_size(a.shape) if needs & 1 else da
+        state = initial_state if initial_state is None or a.dtype == dh.dtype else initial_state.to(a.dtype)
+        whole = list(dh.shape)
+        dh_wide, h = dh.to(a.dtype), h.to(a.dtype)
+        da, db, dstate = _backward(dh_wide, dfinal, a.expand(whole), h, state, cu_seqlens, whole, dim, reverse, needs)
+        da = da.sum_to_size(a.shape).to(dh.dtype) if needs & 1 else da
         db = db.sum_to_size(b_shape).to(dh.dtype) if needs & 2 else db
         return da, db, dstate if initial_state is None else dstate.to(initial_state.dtype)
     grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
     fields = _fields(dh.shape, a, b_shape, dim, reverse, initial_state, cu_seqlens, dh.dtype)
     given = _given(dh=dh, dfinal_state=dfinal, a=a, h=h, initial_state=initial_state, cu_seqlens=cu_seqlens)
-    outputs = {name: x for i, (name, x) in enumerate(zip(NEEDS, grads, strict=True)) if needs >> i & 1}
+    outputs = {name: x for i, (name, x) in enumerate(zip(OUTPUTS, grads, strict=True)) if needs >> i & 1}
     linear_backward_plan(fields, device_name(dh.device)).run(**given, **outputs)
     return grads
 
@@ -138,7 +127,7 @@ _backward.register_vmap(vmap_by_loop(_NAME, _backward))
 
 
 def _shifted(x: Tensor, dim: int, by: int) -> Tensor:
-    """x moved by one position along dim, to later positions if by is 1 and to earlier ones if it is -1, with a 0 in front."""
+    """x moved by one position along dim, to later positions if by is 1, to earlier ones if it is -1; 0 in the place left."""
     n = x.shape[dim]
     if n == 0:
         return x
@@ -165,7 +154,11 @@ def _formula(
     if rank == 0:
         da, db, dstate = _formula(dh[None], dfinal, a.reshape(1), h[None], initial_state, cu_seqlens, [1], 0, reverse, needs)
         return da.reshape(a.shape if needs & 1 else 0), db.reshape(() if needs & 2 else 0), dstate
-    dim, to_next = dim % rank, 1 if reverse else -1
+    dim, from_next = dim % rank, 1 if reverse else -1
+    if n == 0:  # sequences pass their states on
+        grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
+        da, db, dstate = (torch.zeros_like(x) for x in grads)
+        return da, db, dstate if dfinal is None or not needs & 4 else dfinal.to(dstate.dtype)
     first, last, there = _bounds(cu_seqlens, n, reverse, dh.device)
     wide = a.expand(dh.shape).to(dh.dtype)
     marks = torch.zeros(n + 1, dtype=torch.bool, device=dh.device)
@@ -183,9 +176,9 @@ def _formula(
 
     terms = dh if dfinal is None else (dh + at_ends(dfinal, last)).to(dh.dtype)
     # The factor of the next position in scan order; 0 behind the last of a sequence.
-    following = _shifted(torch.where(starts, torch.zeros_like(wide), wide), dim, to_next)
+    following = _shifted(torch.where(starts, torch.zeros_like(wide), wide), dim, from_next)
     g, _ = run(following, terms, None, None, dim, not reverse)
-    before = torch.where(starts, torch.zeros_like(h), _shifted(h, dim, -to_next))
+    before = torch.where(starts, torch.zeros_like(h), _shifted(h, dim, -from_next))
     if initial_state is not None:
         before = before + at_ends(initial_state, first).to(h.dtype)
     da, db, dstate = dh.new_empty(0), dh.new_empty(0), dh.new_empty(0)
