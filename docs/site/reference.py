@@ -91,7 +91,7 @@ PAGES = [
         "recurrences",
         "Linear recurrences",
         "The recurrence `h[t] = a[t] * h[t-1] + b[t]`, and its gradients.",
-        stated("sternway._linear_recurrence"),
+        stated("sternway._linear_recurrence", "sternway._linear_recurrence_backward"),
     ),
     Page("rope", "RoPE", "Rotary position embedding and its gradient.", stated("sternway._rope")),
     Page(

@@ -16,6 +16,7 @@ from . import (
     _lerp,
     _library,
     _linear_recurrence,
+    _linear_recurrence_backward,
     _rope,
     _scan,
     _scan_forward,
@@ -30,6 +31,7 @@ from ._fake_quantize import *
 from ._lerp import *
 from ._library import *
 from ._linear_recurrence import *
+from ._linear_recurrence_backward import *
 from ._plan import Plan
 from ._rope import *
 from ._scan import *
@@ -48,6 +50,7 @@ __all__ = [
     *_lerp.__all__,
     *_library.__all__,
     *_linear_recurrence.__all__,
+    *_linear_recurrence_backward.__all__,
     *_rope.__all__,
     *_scan.__all__,
     *_scan_forward.__all__,

@@ -7,12 +7,8 @@ import math
 from typing import Any
 
 from .._arrays import Array
-from .._linear_recurrence import (
-    LinearRecurrenceBackwardDescriptor,
-    LinearRecurrenceBackwardPlan,
-    LinearRecurrenceDescriptor,
-    LinearRecurrencePlan,
-)
+from .._linear_recurrence import LinearRecurrenceDescriptor, LinearRecurrencePlan
+from .._linear_recurrence_backward import LinearRecurrenceBackwardDescriptor, LinearRecurrenceBackwardPlan
 from .case import Case, Output, Shape, Truth, Values, library, wide
 from .source import Source
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from ..errors import make
-from ._autograd.calls import flag, integer, is_bool, require_tensors
+from .._linear_recurrence import sequences_of
+from ._autograd.calls import flag, integer, require_tensors
 from ._autograd.dispatch import with_public_names
 from ._autograd.linear_recurrence import run, select_or_raise
 from ._autograd.overrides import handed_on, is_overridden
+from ._lerp import number_of
 
 __all__ = ["linear_recurrence"]
 
@@ -78,13 +78,12 @@ def linear_recurrence(
     reverse = flag("linear_recurrence", "reverse", reverse)
     wants_state = flag("linear_recurrence", "output_final_state", output_final_state)
     dim = integer("linear_recurrence", "dim", dim)
-    if isinstance(a, numbers.Real) or is_bool(a):
-        a = _number(float(a), b)
+    a = number_of(a)
+    if isinstance(a, float):
+        a = _number(a, b)
     else:
         require_tensors("linear_recurrence", a=a)
-    if cu_seqlens is not None and (cu_seqlens.dim() != 1 or not cu_seqlens.shape[0]):
-        wanted = "of one dimension, one longer than the number of sequences"
-        raise make("invalid_problem", _NAME, "cu_seqlens", wanted, f"shape {list(cu_seqlens.shape)}")
+    sequences_of(_NAME, cu_seqlens)
     a, b = _alike(a, b)
     with_public_names(_NAME, _OPERANDS, select_or_raise, a, b, initial_state, cu_seqlens, dim, reverse)
     h, final_state = run(a, b, initial_state, cu_seqlens, dim, reverse)

@@ -86,7 +86,7 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, length: 1, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType}
+	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, length: 1, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
 	if len(d.Shape) > 0 {
 		p.length = d.Shape[dim]
 	}
@@ -95,9 +95,6 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 	}
 	if p.bShape == nil {
 		p.bShape = d.Shape
-	}
-	if d.DType.Size() == 2 {
-		p.finalDType = tensor.Float32
 	}
 	if d.StateDType != nil {
 		if err := ops.CheckElement(op, "state_dtype", *d.StateDType, tensor.Floats); err != nil {

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name
-from ..._linear_recurrence import OUTPUTS, final_dtype, linear_backward_plan, linear_plan, state_dtype_of, state_shape
+from ..._linear_recurrence import final_dtype, linear_plan, sequences_of, state_dtype_of, state_shape
+from ..._linear_recurrence_backward import OUTPUTS, linear_backward_plan
 from .calls import resolve
 from .constants import constant
 from .dispatch import (
@@ -31,9 +32,8 @@ def _fields(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The fields of the descriptor of a problem."""
     name = str(dtype).removeprefix("torch.")
-    sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
     shapes = tuple(a.shape), tuple(b_shape)
-    return tuple(shape), name, dim, reverse, *shapes, sequences, state_dtype_of(name, initial_state)
+    return tuple(shape), name, dim, reverse, *shapes, sequences_of(_NAME, cu_seqlens), state_dtype_of(name, initial_state)
 
 
 def _final_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -65,8 +65,7 @@ def _forward(
 
 def _empty(a: Tensor, b: Tensor, cu_seqlens: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
     shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
-    sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    final = b.new_empty(state_shape(tuple(shape), dim, sequences), dtype=_final_dtype(b.dtype))
+    final = b.new_empty(state_shape(tuple(shape), dim, sequences_of(_NAME, cu_seqlens)), dtype=_final_dtype(b.dtype))
     return b.new_empty(shape), final
 
 
