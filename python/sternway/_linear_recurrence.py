@@ -14,6 +14,7 @@ from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, dtype_name, producer, require_array
 from ._descriptor import REQUIRED, Descriptor, is_numpy_bool, normalized
 from ._dtypes import ACCUMULATORS
+from ._sequences import sequences_of
 from ._types import ArrayT, DLPackArray, FloatDType
 
 __all__ = [
@@ -131,20 +132,6 @@ def state_shape(shape: tuple[int, ...], dim: int, sequences: int | None) -> tupl
         return shape
     dim %= len(shape)
     return (*shape[:dim], *(() if sequences is None else (sequences,)), *shape[dim + 1 :])
-
-
-def sequences_of(op: str, cu_seqlens: Array | None) -> int | None:
-    """The number of sequences that some bounds have; None without bounds.
-
-    Raises:
-        InvalidProblemError: they are not of one dimension, or empty.
-    """
-    if cu_seqlens is None:
-        return None
-    if len(cu_seqlens.shape) != 1 or cu_seqlens.shape[0] == 0:
-        wanted = "of one dimension, one longer than the number of sequences"
-        raise errors.make("invalid_problem", op, "cu_seqlens", wanted, f"shape {list(cu_seqlens.shape)}")
-    return int(cu_seqlens.shape[0]) - 1
 
 
 class Call:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 from . import _outputs, _plan, errors
 from ._arrays import device_of, require_array
 from ._scan import BaseScanDescriptor, dim_of
+from ._sequences import sequences_of
 from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, ScanKind, ShapeT, Tie
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class ScanDescriptor(BaseScanDescriptor):
         reverse: True: scan from the last position to the first.
         tie: for cummax and cummin, the one of equal values that wins, in scan order: "last", as in torch, or "first".
         carries: whether runs take carries, by which a scan that is cut into chunks is computed chunk by chunk.
+        num_sequences: the number of sequences that are packed along ``dim`` and scanned apart, by the operand cu_seqlens; None:
+            each row is one sequence. Not with ``carries``.
+        exclusive: True: ``y[i]`` is the scan of the positions before i; not for cummax and cummin, nor with ``carries``.
 
     Raises:
         InvalidProblemError: a field of another type. ``ScanPlan.select`` checks numbers and shapes.
@@ -63,6 +67,8 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
             without ``dim`` before k. It may also be [p, ..., k], of the p adjacent chunks before this one in scan order,
             each written without a carry_in of its own.
         carry_out: output, float64 [..., k]: the state of each row after the last position of this chunk.
+        cu_seqlens: input, int32 or int64 [num_sequences + 1], for descriptors with ``num_sequences``: sequence k has the
+            positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1`` along ``dim``.
 
     The carries are for descriptors with ``carries``, and optional: chunks of a long scan are computed one after another. The k
     numbers of a row:
@@ -99,26 +105,42 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def forward_scan_plan(
     kind: ScanKind, shape: tuple[int, ...], dtype: FloatDType, dim: int, reverse: bool, tie: Tie, device: str,
-    carries: bool = False,
+    carries: bool = False, num_sequences: int | None = None, exclusive: bool = False,
 ) -> ScanPlan:  # fmt: skip
     """The plan of a problem, from a cache."""
-    return ScanPlan.select(ScanDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
+    descriptor = ScanDescriptor(kind, shape, dtype, dim, reverse, tie, carries, num_sequences, exclusive)
+    return ScanPlan.select(descriptor, device)
 
 
-_OPERANDS = {"y": "out", "dtype": "x", "shape": "x"}
+_OPERANDS = {"y": "out", "dtype": "x", "shape": "x", "num_sequences": "cu_seqlens"}
 """The functions' names of the plan's output and of fields of its descriptor."""
 
 
-def _scan(kind: ScanKind, x: ArrayT, dim: int, reverse: bool, out: ArrayT | None) -> ArrayT:
+def _scan(
+    kind: ScanKind, x: ArrayT, dim: int, reverse: bool, exclusive: bool, cu_seqlens: DLPackArray | None, out: ArrayT | None
+) -> ArrayT:
     array = require_array(f"scan({kind})", "x", x)
-    plan = _plan.cached(forward_scan_plan, kind, tuple(array.shape), array.dtype, dim, reverse, "last", device_of(array))
+    plan, bounds = _planned(kind, array, dim, reverse, "last", exclusive, cu_seqlens)
     outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, [("y", array, None)], out)
-    plan.run(x=array, **outputs)
+    plan.run(x=array, **bounds, **outputs)
     return outputs["y"]
 
 
+def _planned(
+    kind: ScanKind, x: Any, dim: int, reverse: bool, tie: Tie, exclusive: bool, cu_seqlens: DLPackArray | None
+) -> tuple[ScanPlan, dict[str, Any]]:
+    """The plan of a call, and the bounds of its sequences as an operand."""
+    op = f"scan({kind})"
+    bounds = {} if cu_seqlens is None else {"cu_seqlens": require_array(op, "cu_seqlens", cu_seqlens)}
+    options = tie, device_of(x), False, sequences_of(op, bounds.get("cu_seqlens")), exclusive
+    return _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, *options), bounds
+
+
 @errors.reported_as("cumsum", _OPERANDS)
-def cumsum(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None) -> ArrayT:
+def cumsum(
+    x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, exclusive: bool = False,
+    cu_seqlens: DLPackArray | None = None, out: ArrayT | None = None,
+) -> ArrayT:  # fmt: skip
     """Cumulative sum along a dimension: ``y[i] = sum_{j<=i} x[j]`` in scan order.
 
     Sums are carried in float32 at least, in float64 for float64 and on the CPU, and rounded to the dtype once.
@@ -128,13 +150,18 @@ def cumsum(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool =
         dim: the scanned dimension; a negative one counts from the end.
         axis: NumPy's name of dim; one of the two is given.
         reverse: True: scan from the last position to the first, ``y[i] = sum_{j>=i} x[j]``.
+        exclusive: True: ``y[i]`` is the scan of the positions before i in scan order, and that of none, 0, at the first.
+        cu_seqlens: the bounds of sequences that are packed along dim and scanned apart, int32 or int64 [N + 1], rising from 0
+            to the extent, on x's device: sequence k has the positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1``. None:
+            one sequence.
         out: an array to write y into, of x's shape and dtype and any strides; not x. None: a new array of x's library.
 
     Returns:
         y, of x's shape and dtype; out if it is given.
 
     Raises:
-        InvalidProblemError: a dim out of range; an out of another shape, dtype or device, or that overlaps x.
+        InvalidProblemError: a dim out of range; an out of another shape, dtype or device, or that overlaps x; bounds of
+            sequences that do not rise from 0 to the extent.
         UnsupportedError: a dtype, rank or device without a kernel.
         TypeError: x is no array; dim and axis are both given.
 
@@ -144,19 +171,27 @@ def cumsum(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool =
         array([1., 3., 6.])
         >>> sw.cumsum(np.array([1.0, 2.0, 3.0]), reverse=True)
         array([6., 5., 3.])
+        >>> sw.cumsum(np.array([1.0, 2.0, 3.0]), exclusive=True)
+        array([0., 1., 3.])
+        >>> sw.cumsum(np.array([1.0, 2.0, 3.0]), cu_seqlens=np.array([0, 2, 3]))
+        array([1., 3., 3.])
     """
-    return _scan("cumsum", x, dim_of(dim, axis), reverse, out)
+    return _scan("cumsum", x, dim_of(dim, axis), reverse, exclusive, cu_seqlens, out)
 
 
 @errors.reported_as("cumprod", _OPERANDS)
-def cumprod(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None) -> ArrayT:
+def cumprod(
+    x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, exclusive: bool = False,
+    cu_seqlens: DLPackArray | None = None, out: ArrayT | None = None,
+) -> ArrayT:  # fmt: skip
     """Cumulative product along a dimension: ``y[i] = prod_{j<=i} x[j]`` in scan order.
 
     Products are carried in a range wider than the dtype's, so that one that leaves the range and comes back is right again. A
     product that is 0 stays 0 whatever follows, also infinity; NaN stays NaN.
 
     Args:
-        x, dim, axis, reverse, out: as for :func:`cumsum`.
+        x, dim, axis, reverse, cu_seqlens, out: as for :func:`cumsum`.
+        exclusive: True: the product of the positions before each in scan order, 1 at the first.
 
     Returns:
         y, of x's shape and dtype; out if it is given.
@@ -169,20 +204,22 @@ def cumprod(x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool 
         >>> sw.cumprod(np.array([1e30, 1e30, 1e-30], np.float32))
         array([1.e+30,    inf, 1.e+30], dtype=float32)
     """
-    return _scan("cumprod", x, dim_of(dim, axis), reverse, out)
+    return _scan("cumprod", x, dim_of(dim, axis), reverse, exclusive, cu_seqlens, out)
 
 
 @errors.reported_as("logcumsumexp", _OPERANDS)
 def logcumsumexp(
-    x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: ArrayT | None = None
-) -> ArrayT:
+    x: ArrayT, dim: int = -1, *, axis: int | None = None, reverse: bool = False, exclusive: bool = False,
+    cu_seqlens: DLPackArray | None = None, out: ArrayT | None = None,
+) -> ArrayT:  # fmt: skip
     """Logarithm of the cumulative sum of exponentials: ``y[i] = log sum_{j<=i} exp(x[j])`` in scan order.
 
     Computed with a running maximum and a sum relative to it, so that no exponential overflows. y is -inf as long as every x
     is, inf from the first inf on, and NaN from the first NaN on.
 
     Args:
-        x, dim, axis, reverse, out: as for :func:`cumsum`.
+        x, dim, axis, reverse, cu_seqlens, out: as for :func:`cumsum`.
+        exclusive: True: of the positions before each in scan order, -inf at the first.
 
     Returns:
         y, of x's shape and dtype; out if it is given.
@@ -195,7 +232,7 @@ def logcumsumexp(
         >>> sw.logcumsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(4)
         array([     -inf, 1000.    , 1000.6931])
     """
-    return _scan("logcumsumexp", x, dim_of(dim, axis), reverse, out)
+    return _scan("logcumsumexp", x, dim_of(dim, axis), reverse, exclusive, cu_seqlens, out)
 
 
 class _Extremum(Protocol):
@@ -209,12 +246,23 @@ class _Extremum(Protocol):
         *,
         axis: int | None = ...,
         reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: DLPackArray | None = ...,
         tie: Tie = ...,
         out: None = ...,
     ) -> tuple[ndarray[ShapeT, DTypeT], ndarray[ShapeT, dtype[int64]]]: ...
     @overload
     def __call__(
-        self, x: ArrayT, dim: int = ..., *, axis: int | None = ..., reverse: bool = ..., tie: Tie = ..., out: None = ...
+        self,
+        x: ArrayT,
+        dim: int = ...,
+        *,
+        axis: int | None = ...,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: DLPackArray | None = ...,
+        tie: Tie = ...,
+        out: None = ...,
     ) -> tuple[ArrayT, ArrayT]: ...
     @overload
     def __call__(
@@ -224,6 +272,8 @@ class _Extremum(Protocol):
         *,
         axis: int | None = ...,
         reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: DLPackArray | None = ...,
         tie: Tie = ...,
         out: tuple[ArrayT, IndicesT],
     ) -> tuple[ArrayT, IndicesT]: ...
@@ -235,6 +285,8 @@ class _Extremum(Protocol):
         *,
         axis: int | None = ...,
         reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: DLPackArray | None = ...,
         tie: Tie = ...,
         out: ArrayT | tuple[ArrayT],
     ) -> ArrayT: ...
@@ -245,23 +297,26 @@ def _overloaded(function: Callable[..., Any]) -> _Extremum:
     return function
 
 
-def _extremum(kind: ScanKind, x: Any, dim: int, reverse: bool, tie: Tie, out: Any) -> Any:
+def _extremum(
+    kind: ScanKind, x: Any, dim: int, reverse: bool, exclusive: bool, cu_seqlens: DLPackArray | None, tie: Tie, out: Any
+) -> Any:
     """Values and indices, or values alone if out is one array."""
     x = require_array(f"scan({kind})", "x", x)
-    plan = _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, tie, device_of(x))
+    plan, bounds = _planned(kind, x, dim, reverse, tie, exclusive, cu_seqlens)
     rows = [("y", x, None), ("indices", x, "int64")]
     if out is not None and not (isinstance(out, (tuple, list)) and sum(array is not None for array in out) != 1):
         rows.pop()
     outputs = _outputs.outputs(plan, x, rows, out)
-    plan.run(x=x, **outputs)
+    plan.run(x=x, **bounds, **outputs)
     return tuple(outputs.values()) if len(rows) > 1 else outputs["y"]
 
 
 @_overloaded
 @errors.reported_as("cummax", _OPERANDS)
 def cummax(
-    x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: Tie = "last", out: Any = None
-) -> Any:
+    x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, exclusive: bool = False,
+    cu_seqlens: DLPackArray | None = None, tie: Tie = "last", out: Any = None,
+) -> Any:  # fmt: skip
     """Cumulative maximum along a dimension, ``y[i] = max_{j<=i} x[j]`` in scan order, and its position.
 
     NaN beats every number, and -0.0 and 0.0 are equal.
@@ -271,6 +326,8 @@ def cummax(
         dim: the scanned dimension; a negative one counts from the end.
         axis: NumPy's name of dim; one of the two is given.
         reverse: True: scan from the last position to the first.
+        exclusive: False; no position comes before the first, whose maximum would be none.
+        cu_seqlens: as for :func:`cumsum`. Indices stay positions along dim.
         tie: the one of equal values that wins, in scan order: "last", as in torch, or "first".
         out: None: two new arrays of x's library. A tuple (values, indices): the arrays to write. One array, or a tuple of one:
             the values are written there and the indices are not computed, which is faster. No output may overlap x.
@@ -280,7 +337,8 @@ def cummax(
         one array or a tuple of one, the values alone, which is that array.
 
     Raises:
-        InvalidProblemError: a dim out of range; outputs of another shape, dtype or device, or that overlap.
+        InvalidProblemError: a dim out of range; outputs of another shape, dtype or device, or that overlap; bounds of
+            sequences that do not rise from 0 to the extent.
         UnsupportedError: a dtype, tie, rank or device without a kernel.
         TypeError: x is no array; dim and axis are both given.
 
@@ -292,18 +350,19 @@ def cummax(
         >>> sw.cummax(x, tie="first", out=np.empty(5))
         array([1., 3., 3., 3., 3.])
     """
-    return _extremum("cummax", x, dim_of(dim, axis), reverse, tie, out)
+    return _extremum("cummax", x, dim_of(dim, axis), reverse, exclusive, cu_seqlens, tie, out)
 
 
 @_overloaded
 @errors.reported_as("cummin", _OPERANDS)
 def cummin(
-    x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: Tie = "last", out: Any = None
-) -> Any:
+    x: DLPackArray, dim: int = -1, *, axis: int | None = None, reverse: bool = False, exclusive: bool = False,
+    cu_seqlens: DLPackArray | None = None, tie: Tie = "last", out: Any = None,
+) -> Any:  # fmt: skip
     """Cumulative minimum along a dimension, ``y[i] = min_{j<=i} x[j]`` in scan order, and its position.
 
     Args:
-        x, dim, axis, reverse, tie, out: as for :func:`cummax`.
+        x, dim, axis, reverse, exclusive, cu_seqlens, tie, out: as for :func:`cummax`.
 
     Returns:
         (values, indices), or the values alone, as for :func:`cummax`.
@@ -316,4 +375,4 @@ def cummin(
         >>> sw.cummin(np.array([2.0, 1.0, 1.0, 5.0]), reverse=True)
         (array([1., 1., 1., 5.]), array([1, 1, 2, 3]))
     """
-    return _extremum("cummin", x, dim_of(dim, axis), reverse, tie, out)
+    return _extremum("cummin", x, dim_of(dim, axis), reverse, exclusive, cu_seqlens, tie, out)

@@ -37,7 +37,8 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, s *Scheme) *arrangement {
 	random := rand.New(rand.NewPCG(7, uint64(len(shape))))
 	ins := 0
 	for i, o := range ProblemOf(plan).Operands {
-		if slices.Contains(c.Without, o.Name) || strings.Contains(o.Name, "carry_") && !hasCarries(plan.Descriptor()) {
+		carries, sequences := takes(plan.Descriptor())
+		if slices.Contains(c.Without, o.Name) || strings.Contains(o.Name, "carry_") && !carries || o.Name == "cu_seqlens" && !sequences {
 			continue
 		}
 		dtype, given := c.DTypes[o.Name]
@@ -65,15 +66,19 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, s *Scheme) *arrangement {
 	return r
 }
 
-// hasCarries reports whether runs of a descriptor take carries.
-func hasCarries(d ops.Descriptor) bool {
+// takes reports whether runs of a descriptor take carries and the bounds of sequences.
+func takes(d ops.Descriptor) (carries, sequences bool) {
 	switch d := d.(type) {
 	case scan.Scan:
-		return d.Carries
+		return d.Carries, d.NumSequences != nil
 	case scan.ScanBackward:
-		return d.Carries
+		return d.Carries, d.NumSequences != nil
+	case scan.LinearRecurrence:
+		return false, d.NumSequences != nil
+	case scan.LinearRecurrenceBackward:
+		return false, d.NumSequences != nil
 	}
-	return false
+	return false, false
 }
 
 // usualValue draws numbers that every dtype holds: whole ones for integers.

@@ -8,7 +8,7 @@ import (
 // This file is the iteration space of a pass: broadcast, strided and merged dimensions.
 
 // MaxOperands is the largest number of operands of an element operation.
-const MaxOperands = 7
+const MaxOperands = 8
 
 // Space is the iteration space of one pass over the operands, slowest dimension first. Kept
 // dimensions come first, then reduced dimensions, then, if Columns is set, one more kept dimension.

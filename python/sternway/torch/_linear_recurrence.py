@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .._linear_recurrence import sequences_of
+from .._sequences import sequences_of
 from ._autograd.calls import flag, integer, require_tensors
 from ._autograd.dispatch import with_public_names
 from ._autograd.linear_recurrence import run, select_or_raise

@@ -18,13 +18,49 @@ class Scan(Protocol[R_co, Out_contra]):
     """A scan. It takes x as ``input`` and dim as ``axis``, too."""
 
     @overload
-    def __call__(self, x: Tensor, dim: int, *, reverse: bool = ..., out: Out_contra | None = ...) -> R_co: ...
+    def __call__(
+        self,
+        x: Tensor,
+        dim: int,
+        *,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        out: Out_contra | None = ...,
+    ) -> R_co: ...
     @overload
-    def __call__(self, x: Tensor, *, axis: int, reverse: bool = ..., out: Out_contra | None = ...) -> R_co: ...
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        axis: int,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        out: Out_contra | None = ...,
+    ) -> R_co: ...
     @overload
-    def __call__(self, *, input: Tensor, dim: int, reverse: bool = ..., out: Out_contra | None = ...) -> R_co: ...
+    def __call__(
+        self,
+        *,
+        input: Tensor,
+        dim: int,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        out: Out_contra | None = ...,
+    ) -> R_co: ...
     @overload
-    def __call__(self, *, input: Tensor, axis: int, reverse: bool = ..., out: Out_contra | None = ...) -> R_co: ...
+    def __call__(
+        self,
+        *,
+        input: Tensor,
+        axis: int,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        out: Out_contra | None = ...,
+    ) -> R_co: ...
 
 
 class ScanWithDType(Protocol):
@@ -32,19 +68,51 @@ class ScanWithDType(Protocol):
 
     @overload
     def __call__(
-        self, x: Tensor, dim: int, *, reverse: bool = ..., dtype: torch.dtype | None = ..., out: Tensor | None = ...
+        self,
+        x: Tensor,
+        dim: int,
+        *,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        dtype: torch.dtype | None = ...,
+        out: Tensor | None = ...,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, x: Tensor, *, axis: int, reverse: bool = ..., dtype: torch.dtype | None = ..., out: Tensor | None = ...
+        self,
+        x: Tensor,
+        *,
+        axis: int,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        dtype: torch.dtype | None = ...,
+        out: Tensor | None = ...,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, *, input: Tensor, dim: int, reverse: bool = ..., dtype: torch.dtype | None = ..., out: Tensor | None = ...
+        self,
+        *,
+        input: Tensor,
+        dim: int,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        dtype: torch.dtype | None = ...,
+        out: Tensor | None = ...,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, *, input: Tensor, axis: int, reverse: bool = ..., dtype: torch.dtype | None = ..., out: Tensor | None = ...
+        self,
+        *,
+        input: Tensor,
+        axis: int,
+        reverse: bool = ...,
+        exclusive: bool = ...,
+        cu_seqlens: Tensor | None = ...,
+        dtype: torch.dtype | None = ...,
+        out: Tensor | None = ...,
     ) -> Tensor: ...
 
 

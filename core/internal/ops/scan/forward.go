@@ -11,11 +11,12 @@ import (
 // equal values the last in scan order wins, or the first with Tie "first"; NaN beats all. Indices
 // are positions along Dim, with Reverse too.
 //
-// Operands: x [Shape], carry_in? -> y? [Shape], indices? [Shape] int64, carry_out?. Only cummax and
-// cummin have indices, which are not computed if they are left out. The carries (carry.go), with
-// the field Carries, connect the chunks of a row: carry_in comes from the chunks before this one in
-// scan order, and carry_out goes to the next. With carry_in, indices are positions in the whole
-// row. y may be left out if carry_out is given.
+// Operands: x [Shape], carry_in?, cu_seqlens? [NumSequences + 1] -> y? [Shape], indices? [Shape]
+// int64, carry_out?. Only cummax and cummin have indices, which are not computed if they are left
+// out. The carries (carry.go), with the field Carries, connect the chunks of a row: carry_in comes
+// from the chunks before this one in scan order, and carry_out goes to the next. With carry_in,
+// indices are positions in the whole row. y may be left out if carry_out is given. cu_seqlens has
+// the bounds of sequences that are scanned apart (sequences.go).
 type Scan struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`
@@ -24,6 +25,9 @@ type Scan struct {
 	Reverse bool         `json:"reverse"`
 	Tie     string       `json:"tie"`     // "last", "first"; empty: "last"
 	Carries bool         `json:"carries"` // runs take carries: rows are chunks of longer ones
+	// The number of sequences that are packed along Dim; nil: rows are one sequence each.
+	NumSequences *int64 `json:"num_sequences"`
+	Exclusive    bool   `json:"exclusive"` // y[i] is the scan of the positions before i
 }
 
 // Family is "scan".
@@ -31,7 +35,7 @@ func (d Scan) Family() string { return ForwardFamily.Name }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d Scan) Problem() (*ops.Problem, error) {
-	onHost, err := checkFields(ForwardFamily, d)
+	onHost, packed, err := checkFields(ForwardFamily, d)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +45,7 @@ func (d Scan) Problem() (*ops.Problem, error) {
 	p := &ops.Problem{Family: ForwardFamily, Kind: d.Kind, Element: d.DType, Operands: []ops.Operand{
 		{Name: "x", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
 		carryOperand("carry_in", false, d.Shape, onHost.Dim, kind.CarrySize),
+		packed.operand(),
 		{Name: "y", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like x", Shapes: shapes},
 		{Name: "indices", Out: true, Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
 		carryOperand("carry_out", true, d.Shape, onHost.Dim, kind.CarrySize),
@@ -53,8 +58,12 @@ func (d Scan) Problem() (*ops.Problem, error) {
 		if args[operand.ForwardIndices].Given() && !kind.ReadsIndices {
 			return errs.New(errs.InvalidProblem, onHost.Op, "indices", "left out", "an operand", "only cummax and cummin have indices")
 		}
+		if err := packed.checkGiven(&args[operand.ForwardSeqlens]); err != nil {
+			return err
+		}
 		return d.checkForward(onHost.Op, args)
 	}
+	p.CheckValues = func(args []tensor.Tensor) *errs.Error { return packed.checkBounds(&args[operand.ForwardSeqlens]) }
 	p.Compile = compiler(onHost)
 	return p, nil
 }

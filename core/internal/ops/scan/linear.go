@@ -1,10 +1,8 @@
 package scan
 
 import (
-	"fmt"
 	"slices"
 
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
@@ -70,7 +68,7 @@ type linearProblem struct {
 	LinearRecurrence
 	op             string
 	dim            int
-	length         int64 // positions of a row
+	packed         sequences
 	aShape, bShape []int64
 	stateShape     []int64
 	finalDType     tensor.DType
@@ -86,9 +84,9 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, length: 1, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
+	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, packed: sequences{op, d.NumSequences, 1}, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
 	if len(d.Shape) > 0 {
-		p.length = d.Shape[dim]
+		p.packed.length = d.Shape[dim]
 	}
 	if p.aShape == nil {
 		p.aShape = d.Shape
@@ -116,14 +114,11 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 		return nil, err
 	}
 	p.stateShape = slices.Delete(slices.Clone(d.Shape), dim, min(dim+1, len(d.Shape)))
+	if err := p.packed.checkCount(len(d.Shape)); err != nil {
+		return nil, err
+	}
 	if d.NumSequences != nil {
-		if len(d.Shape) == 0 {
-			return nil, errs.New(errs.InvalidProblem, op, "num_sequences", "left out for a tensor of rank 0", fmt.Sprint(*d.NumSequences), "")
-		}
 		p.stateShape = slices.Insert(p.stateShape, dim, *d.NumSequences)
-		if err := ops.CheckShape(op, "num_sequences", []int64{*d.NumSequences}); err != nil {
-			return nil, err
-		}
 		if err := ops.CheckShape(op, "states", p.stateShape); err != nil {
 			return nil, err
 		}
@@ -141,11 +136,11 @@ func (d LinearRecurrence) Problem() (*ops.Problem, error) {
 		Family: linearFamily, Element: d.DType, Traffic: p.traffic(p.aShape, p.bShape, d.Shape),
 		Operands: []ops.Operand{
 			p.factor(p.aShape), p.element("b", false, p.bShape),
-			p.state("initial_state", false, p.initialDType), p.seqlens(),
+			p.state("initial_state", false, p.initialDType), p.packed.operand(),
 			p.element("h", true, d.Shape), p.state("final_state", true, p.finalDType),
 		},
-		CheckPresence: func(args []tensor.Tensor) *errs.Error { return p.checkSeqlensGiven(&args[operand.LinearSeqlens]) },
-		CheckValues:   func(args []tensor.Tensor) *errs.Error { return p.checkSeqlens(&args[operand.LinearSeqlens]) },
+		CheckPresence: func(args []tensor.Tensor) *errs.Error { return p.packed.checkGiven(&args[operand.LinearSeqlens]) },
+		CheckValues:   func(args []tensor.Tensor) *errs.Error { return p.packed.checkBounds(&args[operand.LinearSeqlens]) },
 		Compile:       p.compiler(false),
 	}, nil
 }
@@ -161,13 +156,15 @@ func (d LinearRecurrenceBackward) Problem() (*ops.Problem, error) {
 		Family: linearBackwardFamily, Element: d.DType, Traffic: p.traffic(d.Shape, p.aShape, d.Shape, p.aShape, p.bShape),
 		Operands: []ops.Operand{
 			p.element("dh", false, d.Shape), p.factor(p.aShape, d.Shape), p.element("h", false, d.Shape),
-			p.state("initial_state", false, p.initialDType), p.state("dfinal_state", false, p.finalDType), p.seqlens(),
+			p.state("initial_state", false, p.initialDType), p.state("dfinal_state", false, p.finalDType), p.packed.operand(),
 			optional(p.element("da", true, p.aShape)), optional(p.element("db", true, p.bShape)),
 			p.state("dinitial_state", true, p.initialDType),
 		},
 		CheckPresence: p.checkBackward,
-		CheckValues:   func(args []tensor.Tensor) *errs.Error { return p.checkSeqlens(&args[operand.LinearBackwardSeqlens]) },
-		Compile:       p.compiler(true),
+		CheckValues: func(args []tensor.Tensor) *errs.Error {
+			return p.packed.checkBounds(&args[operand.LinearBackwardSeqlens])
+		},
+		Compile: p.compiler(true),
 	}, nil
 }
 
@@ -192,15 +189,6 @@ func (p *linearProblem) state(name string, isOut bool, dtype tensor.DType) ops.O
 	return ops.Operand{Name: name, Out: isOut, Optional: true, DTypes: []tensor.DType{dtype}, Shapes: [][]int64{p.stateShape}}
 }
 
-// seqlens describes cu_seqlens.
-func (p *linearProblem) seqlens() ops.Operand {
-	count := int64(0)
-	if p.NumSequences != nil {
-		count = *p.NumSequences
-	}
-	return ops.Operand{Name: "cu_seqlens", Optional: true, DTypes: []tensor.DType{tensor.Int32, tensor.Int64}, Shapes: [][]int64{{count + 1}}}
-}
-
 // traffic is the size of tensors of some shapes [bytes].
 func (p *linearProblem) traffic(shapes ...[]int64) (bytes int64) {
 	for _, shape := range shapes {
@@ -217,48 +205,5 @@ func (p *linearProblem) checkBackward(args []tensor.Tensor) *errs.Error {
 	case args[operand.LinearDInitial].Given() && !args[operand.LinearBackwardInitial].Given():
 		return errs.New(errs.InvalidProblem, p.op, "initial_state", "given for dinitial_state", "nothing", "")
 	}
-	return p.checkSeqlensGiven(&args[operand.LinearBackwardSeqlens])
-}
-
-func (p *linearProblem) checkSeqlensGiven(seqlens *tensor.Tensor) *errs.Error {
-	switch {
-	case p.NumSequences == nil && seqlens.Given():
-		return errs.New(errs.InvalidProblem, p.op, "cu_seqlens", "left out", "an operand", "select a plan whose descriptor has num_sequences")
-	case p.NumSequences != nil && !seqlens.Given():
-		return errs.New(errs.InvalidProblem, p.op, "cu_seqlens", "given", "nothing", "the descriptor has num_sequences")
-	}
-	return nil
-}
-
-// checkSeqlens refuses bounds of sequences that do not rise from 0 to the length of a row. They are
-// in host memory.
-func (p *linearProblem) checkSeqlens(seqlens *tensor.Tensor) *errs.Error {
-	if !seqlens.Given() {
-		return nil
-	}
-	bounds, before := seqlensOf(seqlens), int64(0)
-	wanted := fmt.Sprintf("bounds that rise from 0 to %d, the extent along dim", p.length)
-	for k, bound := range bounds {
-		if bound < before || bound > p.length || k == 0 && bound != 0 {
-			return errs.New(errs.InvalidProblem, p.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bound, k), "")
-		}
-		before = bound
-	}
-	if last := len(bounds) - 1; before != p.length {
-		return errs.New(errs.InvalidProblem, p.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", before, last), "")
-	}
-	return nil
-}
-
-// seqlensOf are the bounds of sequences, in host memory.
-func seqlensOf(t *tensor.Tensor) []int64 {
-	bounds, stride := make([]int64, t.Shape[0]), t.Strides[0]
-	for k := range bounds {
-		if t.DType == tensor.Int32 {
-			bounds[k] = int64(cpu.Elements[int32](t, int64(k)*stride, 1, 1)[0])
-		} else {
-			bounds[k] = cpu.Elements[int64](t, int64(k)*stride, 1, 1)[0]
-		}
-	}
-	return bounds
+	return p.packed.checkGiven(&args[operand.LinearBackwardSeqlens])
 }

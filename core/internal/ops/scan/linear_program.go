@@ -112,7 +112,7 @@ func (l *linearProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 		args[i] = l.expanded(&args[i])
 	}
 	for _, i := range states {
-		if args[i].Given() && (l.length == 0 || l.gpu.Plain.Rows > math.MaxUint32) {
+		if args[i].Given() && (l.packed.length == 0 || l.gpu.Plain.Rows > math.MaxUint32) {
 			return errs.New(errs.Unsupported, l.op, "states", "of at most 2^32 rows that are not empty on a GPU", tensor.ShapeText(l.Shape), "")
 		}
 		args[i] = l.alongDim(&args[i])
@@ -144,10 +144,10 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 
 // bounds are the bounds of the sequences, from 0 to the length of a row.
 func (l *linearProgram) bounds(seqlens *tensor.Tensor) []int64 {
-	if seqlens.Given() {
-		return seqlensOf(seqlens)
+	if bounds := boundsOf(seqlens); bounds != nil {
+		return bounds
 	}
-	return []int64{0, l.length}
+	return []int64{0, l.packed.length}
 }
 
 // expanded is an operand as one of the whole shape, with stride 0 where it is broadcast.

@@ -186,10 +186,10 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 // Host computes the outputs on the CPU.
 func (s *Program) Host(args []tensor.Tensor) {
 	if s.family == ForwardFamily {
-		s.host.RunForward(args)
+		s.host.RunForward(args, boundsOf(&args[operand.ForwardSeqlens]))
 		return
 	}
-	s.host.RunBackward(args)
+	s.host.RunBackward(args, boundsOf(&args[operand.Seqlens]))
 }
 
 // Device launches the kernels that compute the outputs.

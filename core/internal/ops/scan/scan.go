@@ -18,8 +18,10 @@ import (
 // formula of each kind. Among equal values the last in scan order wins, or the first with Tie
 // "first"; NaN beats all.
 //
-// Operands: dy [Shape], x? [Shape], indices? [Shape] int64, carry_in?, dcarry_out? -> dx? [Shape],
-// dcarry_in?. Kinds says which of x and indices a kind takes; of both, a run takes one.
+// Operands: dy [Shape], x? [Shape], indices? [Shape] int64, carry_in?, dcarry_out?, cu_seqlens?
+// [NumSequences + 1] -> dx? [Shape], dcarry_in?. Kinds says which of x and indices a kind takes; of
+// both, a run takes one. cu_seqlens has the bounds of sequences that are scanned apart
+// (sequences.go).
 // indices are positions along Dim, as the forward returns them; any indices in range are accepted.
 // The comments of packages gpu and host call a run with x a scan by x, and one with indices a scan
 // by indices. The carries (carry.go), with the field Carries, connect the chunks of a row: carry_in
@@ -33,6 +35,9 @@ type ScanBackward struct {
 	Reverse bool         `json:"reverse"`
 	Tie     string       `json:"tie"`     // "last", "first"; empty: "last"
 	Carries bool         `json:"carries"` // runs take carries: rows are chunks of longer ones
+	// The number of sequences that are packed along Dim; nil: rows are one sequence each.
+	NumSequences *int64 `json:"num_sequences"`
+	Exclusive    bool   `json:"exclusive"` // y[i] is the scan of the positions before i
 }
 
 // Family is "scan_backward".
@@ -40,7 +45,7 @@ func (d ScanBackward) Family() string { return BackwardFamily.Name }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d ScanBackward) Problem() (*ops.Problem, error) {
-	onHost, err := checkFields(BackwardFamily, Scan(d))
+	onHost, packed, err := checkFields(BackwardFamily, Scan(d))
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +57,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		{Name: "indices", Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
 		carryOperand("carry_in", false, d.Shape, onHost.Dim, kind.CarrySize),
 		carryOperand("dcarry_out", false, d.Shape, onHost.Dim, kind.gradientCarrySize(d.DType)),
+		packed.operand(),
 		{Name: "dx", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
 		carryOperand("dcarry_in", true, d.Shape, onHost.Dim, kind.gradientCarrySize(d.DType)),
 	}
@@ -73,33 +79,55 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		case kind.ReadsX && !kind.ReadsIndices && !x:
 			return errs.New(errs.InvalidProblem, op, "x", "given", "nothing", "")
 		}
+		if err := packed.checkGiven(&args[operand.Seqlens]); err != nil {
+			return err
+		}
 		return d.checkBackward(op, args)
 	}
-	p.CheckValues = onHost.CheckIndices
+	p.CheckValues = func(args []tensor.Tensor) *errs.Error {
+		if err := packed.checkBounds(&args[operand.Seqlens]); err != nil {
+			return err
+		}
+		return onHost.CheckIndices(args)
+	}
 	p.Compile = compiler(onHost)
 	return p, nil
 }
 
 // checkFields checks the fields that a scan and its gradient share, and returns the checked problem
-// in the form of package host, from which the one of package gpu is made as well.
-func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
+// in the form of package host, from which the one of package gpu is made as well, and its sequences.
+func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
 	if family.Kind(d.Kind) == nil {
-		return nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(family.KindNames()), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
+		return nil, nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(family.KindNames()), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
 	}
 	op := family.Op(d.Kind)
 	if err := ops.FirstError(ops.CheckShape(op, "shape", d.Shape), ops.CheckElement(op, "dtype", d.DType, tensor.Floats)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if d.Tie != "" && !slices.Contains(ties, d.Tie) {
-		return nil, errs.New(errs.Unsupported, op, "tie", errs.OrList(ties), fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
+		return nil, nil, errs.New(errs.Unsupported, op, "tie", errs.OrList(ties), fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
 	}
 	dim, err := checkDim(op, d.Shape, d.Dim)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &host.Scan{
-		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: dim, IsReversed: d.Reverse, FirstWins: d.Tie == "first", Carries: d.Carries,
-	}, nil
+	scan := &host.Scan{
+		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: dim, IsReversed: d.Reverse, FirstWins: d.Tie == "first",
+		Carries: d.Carries, IsExclusive: d.Exclusive,
+	}
+	packed := &sequences{op, d.NumSequences, scan.Length()}
+	if err := packed.checkCount(len(d.Shape)); err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case d.Exclusive && ByName[d.Kind].ReadsIndices:
+		return nil, nil, errs.New(errs.Unsupported, op, "exclusive", "False", "True", "no position comes before the first")
+	case d.Carries && d.Exclusive:
+		return nil, nil, errs.New(errs.Unsupported, op, "exclusive", "False with carries", "True", "")
+	case d.Carries && d.NumSequences != nil:
+		return nil, nil, errs.New(errs.Unsupported, op, "num_sequences", "left out with carries", fmt.Sprint(*d.NumSequences), "")
+	}
+	return scan, packed, nil
 }
 
 // checkDim is a dimension counted from the first one. A tensor of rank 0 is a row of length 1.

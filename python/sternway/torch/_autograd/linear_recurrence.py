@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name
-from ..._linear_recurrence import final_dtype, linear_plan, sequences_of, state_dtype_of, state_shape
+from ..._linear_recurrence import final_dtype, linear_plan, state_dtype_of, state_shape
 from ..._linear_recurrence_backward import OUTPUTS, linear_backward_plan
+from ..._sequences import sequences_of
 from .calls import resolve
 from .constants import constant
 from .dispatch import (
@@ -125,7 +126,7 @@ def _(
 _backward.register_vmap(vmap_by_loop(_NAME, _backward))
 
 
-def _shifted(x: Tensor, dim: int, by: int) -> Tensor:
+def shifted(x: Tensor, dim: int, by: int) -> Tensor:
     """x moved by one position along dim, to later positions if by is 1, to earlier ones if it is -1; 0 in the place left."""
     n = x.shape[dim]
     if n == 0:
@@ -134,7 +135,7 @@ def _shifted(x: Tensor, dim: int, by: int) -> Tensor:
     return torch.cat([zero, x.narrow(dim, 0, n - 1)] if by > 0 else [x.narrow(dim, 1, n - 1), zero], dim)
 
 
-def _bounds(cu_seqlens: Tensor | None, n: int, reverse: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def sequence_ends(cu_seqlens: Tensor | None, n: int, reverse: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Of each sequence, the first and the last position in scan order, and whether it has any."""
     if cu_seqlens is None:
         cu_seqlens = torch.tensor([0, n], device=device)
@@ -158,7 +159,7 @@ def _formula(
         grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
         da, db, dstate = (torch.zeros_like(x) for x in grads)
         return da, db, dstate if dfinal is None or not needs & 4 else dfinal.to(dstate.dtype)
-    first, last, there = _bounds(cu_seqlens, n, reverse, dh.device)
+    first, last, there = sequence_ends(cu_seqlens, n, reverse, dh.device)
     wide = a.expand(dh.shape).to(dh.dtype)
     marks = torch.zeros(n + 1, dtype=torch.bool, device=dh.device)
     starts = marks.index_fill(0, torch.where(there, first, n), True)[:n]
@@ -175,9 +176,9 @@ def _formula(
 
     terms = dh if dfinal is None else (dh + at_ends(dfinal, last)).to(dh.dtype)
     # The factor of the next position in scan order; 0 behind the last of a sequence.
-    following = _shifted(torch.where(starts, torch.zeros_like(wide), wide), dim, from_next)
+    following = shifted(torch.where(starts, torch.zeros_like(wide), wide), dim, from_next)
     g, _ = run(following, terms, None, None, dim, not reverse)
-    before = torch.where(starts, torch.zeros_like(h), _shifted(h, dim, -from_next))
+    before = torch.where(starts, torch.zeros_like(h), shifted(h, dim, -from_next))
     if initial_state is not None:
         before = before + at_ends(initial_state, first).to(h.dtype)
     da, db, dstate = dh.new_empty(0), dh.new_empty(0), dh.new_empty(0)

@@ -135,6 +135,13 @@ def _autocast_dtype(kind: str, dtype: torch.dtype, device: str, _to: torch.dtype
     return (y[0] if kind in EXTREMA else y).dtype  # type: ignore[no-any-return]
 
 
+def autocast_input(x: Tensor, kind: str) -> Tensor:
+    """x in the dtype in which torch's scan computes under the active autocast."""
+    if _is_autocast_enabled() and x.dtype in FLOATS and not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        return x.to(_autocast_dtype(kind, x.dtype, x.device.type, torch.get_autocast_dtype(x.device.type)))
+    return x
+
+
 def run_eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, use_our_forward: bool = True) -> Any:
     """Do a scan on the eager route; None: nothing was done, and the call takes another route or is wrong.
 
@@ -142,8 +149,8 @@ def run_eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, use_our_forw
     """
     if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
         return None
-    if _is_autocast_enabled() and x.dtype in FLOATS and not x.is_meta and torch.is_autocast_enabled(x.device.type):
-        x = x.to(_autocast_dtype(kind, x.dtype, x.device.type, torch.get_autocast_dtype(x.device.type)))
+    if _is_autocast_enabled():
+        x = autocast_input(x, kind)
     try:
         steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, use_our_forward)
     except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape

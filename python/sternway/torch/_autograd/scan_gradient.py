@@ -66,7 +66,7 @@ def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -
     if kind in OWN_GRADIENTS:
         return torch_forward(dy, kind, dim, not reverse)  # type: ignore[no-any-return]
     if kind == "logcumsumexp":
-        return apply(_Weighted, dy, x, dim, reverse, True)  # type: ignore[no-any-return]
+        return apply(Weighted, dy, x, None, dim, reverse, False, True)  # type: ignore[no-any-return]
 
     assert x is not None
 
@@ -80,38 +80,48 @@ def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -
 GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
-class _Weighted(torch.autograd.Function):
+class Weighted(torch.autograd.Function):
     """The weights of the softmax of each prefix, ``w[i, k] = exp(x[k] - y[i])`` for k <= i, multiplied by a vector u.
 
     ``sum_k w[i, k] u[k]``; transposed, ``sum_i w[i, k] u[i]``, which is the gradient of logcumsumexp. Each is the derivative of
-    the other. torch's own formula takes the logarithm of dy, so its derivatives are NaN where dy is 0.
+    the other. torch's own formula takes the logarithm of dy, so its derivatives are NaN where dy is 0. Prefixes may be
+    exclusive, k < i, and those of packed sequences.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(u: Tensor, x: Tensor, dim: int, reverse: bool, transposed: bool) -> Tensor:
+    def forward(
+        u: Tensor, x: Tensor, cu_seqlens: Tensor | None, dim: int, reverse: bool, exclusive: bool, transposed: bool
+    ) -> Tensor:
+        kind, is_packed = "logcumsumexp", exclusive or cu_seqlens is not None
         if transposed:
-            return _operator(u, x, dim, "logcumsumexp", reverse)  # type: ignore[no-any-return]
+            if is_packed:
+                return torch.ops.sternway.packed_scan_backward(u, x, None, cu_seqlens, dim, kind, reverse, exclusive)  # type: ignore[no-any-return]
+            return _operator(u, x, dim, kind, reverse)  # type: ignore[no-any-return]
+
+        def scan(x: Tensor) -> Tensor:
+            if is_packed:
+                return torch.ops.sternway.packed_scan(x, cu_seqlens, dim, kind, reverse, exclusive)[0]  # type: ignore[no-any-return]
+            return torch_forward(x, kind, dim, reverse)  # type: ignore[no-any-return]
+
         dtype, u, x = u.dtype, u.double(), x.double()  # whose offset rounds the logarithm of u
-        y = torch_forward(x, "logcumsumexp", dim, reverse)
-        above, below = (
-            (torch_forward(x + part.clamp(min=0).log(), "logcumsumexp", dim, reverse) - y).exp() for part in (u, -u)
-        )
-        return (above - below).masked_fill(y.isneginf(), 0).to(dtype)  # type: ignore[no-any-return]
+        y = scan(x)
+        above, below = ((scan(x + part.clamp(min=0).log()) - y).exp() for part in (u, -u))
+        return (above - below).masked_fill(y.isneginf(), 0).to(dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        u, x, *ctx.options, ctx.transposed = inputs
-        ctx.save_for_backward(u, x)
+        u, x, cu_seqlens, *ctx.options, ctx.transposed = inputs
+        ctx.save_for_backward(u, x, cu_seqlens)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        u, x = ctx.saved_tensors
+        u, x, cu_seqlens = ctx.saved_tensors
 
         def weighted(u: Tensor, transposed: bool) -> Tensor:
-            return apply(_Weighted, u, x, *ctx.options, transposed)  # type: ignore[no-any-return]
+            return apply(Weighted, u, x, cu_seqlens, *ctx.options, transposed)  # type: ignore[no-any-return]
 
         left, right = (u, g) if ctx.transposed else (g, u)  # of sum left[i] w[i, k] right[k]
         dx = right * weighted(left, True) - weighted(left * weighted(right, False), True)
-        return weighted(g, not ctx.transposed), dx, None, None, None
+        return weighted(g, not ctx.transposed), dx, None, None, None, None, None

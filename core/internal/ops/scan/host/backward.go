@@ -25,12 +25,22 @@ type backwardRun struct {
 	isChunk   bool   // rows are chunks of longer rows: each has a prefix and a suffix
 }
 
-// RunBackward computes dx.
-func (s *Scan) RunBackward(args []tensor.Tensor) {
-	if s.Carries && !args[operand.Indices].Given() {
+// RunBackward computes dx, with the sequences of RunForward. Indices name records of their own
+// sequence, so that a gradient by indices needs no bounds.
+func (s *Scan) RunBackward(args []tensor.Tensor, bounds []int64) {
+	args = without(args, operand.Seqlens)
+	switch isByIndex := args[operand.Indices].Given(); {
+	case isByIndex:
+		s.backward(args)
+	case s.Carries:
 		s.runBackwardChunk(args)
-		return
+	default:
+		s.forEachLength(args, bounds, operand.Dx, operand.Dy, 0, (*Scan).backward)
 	}
+}
+
+// backward computes dx of rows, or of sequences of one length.
+func (s *Scan) backward(args []tensor.Tensor) {
 	h := s.start(args)
 	switch {
 	case h.rows == 0 || h.n == 0:
@@ -169,7 +179,7 @@ func (h *backwardRun) suffixUpsweep(carryIn []state, carries, checkpoints []floa
 func (h *backwardRun) downsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(true, func(w *worker, first, count int64) {
 		if h.hasNoRecord(first, count) {
-			C.sw_scan_clear(&w.call)
+			C.sw_scan_fill(&w.call, 0)
 			return
 		}
 		if w.call.whole != 0 {

@@ -31,13 +31,22 @@ type forwardRun struct {
 	firsts       []int64 // for each row, if they differ; first is 0 then
 }
 
-// RunForward computes y and, if they are given, the indices.
-func (s *Scan) RunForward(args []tensor.Tensor) {
+// RunForward computes y and, if they are given, the indices. Sequence k is the positions bounds[k]
+// to bounds[k+1] - 1; without bounds, rows are one sequence each.
+func (s *Scan) RunForward(args []tensor.Tensor, bounds []int64) {
 	if s.Carries {
 		s.runForwardChunk(args)
 		return
 	}
-	h := s.startForward(args, true)
+	s.forEachLength(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.forwardInitial[0], (*Scan).forward)
+}
+
+// forward computes y and the indices of rows, or of sequences of one length.
+func (s *Scan) forward(args []tensor.Tensor) {
+	h := s.startForward(args, s.packed == nil || len(s.packed.starts) == 1)
+	if args[operand.ForwardIndices].Given() {
+		h.first, h.firsts = s.packed.firstPositions(h.outer)
+	}
 	switch {
 	case h.rows == 0 || h.n == 0:
 	case h.lanes == h.rows:

@@ -203,10 +203,11 @@ int sw_scan_downsweep(const scan_call *call, const double *states, double *carri
 
 void sw_scan_sum_suffixes(const scan_call *call, double *carries) { CHOSEN(scan_sum_suffixes)(call, carries); }
 
-void sw_scan_clear(const scan_call *call) {
-  static const double zeros[SCAN_TILE];
+void sw_scan_fill(const scan_call *call, double value) {
+  double values[SCAN_TILE];
+  for (long i = 0; i < SCAN_TILE; i++) values[i] = value;
   EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions)
-      sw_scan_store(&call->dx, zeros, WINDOW(k, POSITIONS(k)));
+      sw_scan_store(&call->dx, values, WINDOW(k, POSITIONS(k)));
 }
 
 int sw_scan_out_of_range(uint64_t data, long n, int64_t row) {

@@ -31,7 +31,8 @@ const (
 type division struct {
 	*Scan
 	args        []tensor.Tensor
-	rows, n     int64                     // number of rows, and positions of a row
+	rows, n     int64                     // number of rows, or of sequences of one length in them, and their positions
+	outer       int64                     // rows of the shape
 	views       [cpu.MaxOperands]cpu.View // rows of each operand
 	steps       [cpu.MaxOperands]int64    // distance of positions in scan order [elements]
 	splitLength int64                     // positions of a lane; the last split of a row may be shorter
@@ -47,14 +48,20 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 	if narrow > 1 {
 		kept--
 	}
-	if h.rows = space.Size(0, kept); h.rows == 0 {
+	h.outer = space.Size(0, kept)
+	if h.rows = h.outer; s.packed != nil {
+		h.rows *= int64(len(s.packed.starts))
+	}
+	if h.rows == 0 {
 		return h
 	}
 	for i := range h.args {
 		h.views[i] = space.View(i, 0, kept, false)
 		h.steps[i] = space.Stride[i][space.Kept]
 		if s.IsReversed && h.args[i].Given() {
-			h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
+			if s.packed == nil { // else its starts count from the end
+				h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
+			}
 			h.steps[i] = -h.steps[i]
 		}
 	}
@@ -129,7 +136,11 @@ var workers = sync.Pool{New: func() any { return new(worker) }}
 
 // parallel runs body in parallel over tasks.
 func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
-	threads.Run(unsafe.Pointer(h.Scan), tasks, 1, func() (*worker, func()) {
+	program := unsafe.Pointer(h.Scan)
+	if h.packed != nil { // a part of a run is no program
+		program = nil
+	}
+	threads.Run(program, tasks, 1, func() (*worker, func()) {
 		w := workers.Get().(*worker)
 		return w, func() { workers.Put(w) }
 	}, body)
@@ -142,20 +153,36 @@ func (h *division) setOperand(to *C.scan_operand, number int, first, count int64
 	if t.DType == tensor.Int64 {
 		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
 	}
-	if v := &h.views[number]; v.Regular && (first/h.rows == (first+count-1)/h.rows) {
-		to.regular, to.pitch = 1, C.int64_t(v.Step)
-		to.offset[0] = C.int64_t(first/h.rows*h.splitLength*h.steps[number] + first%h.rows*v.Step)
+	v, step := &h.views[number], h.steps[number]
+	split, row := first/h.rows, first%h.rows
+	isOneSplit := row+count <= h.rows
+	switch {
+	case h.packed != nil && h.outer == 1 && isOneSplit:
+		base := split * h.splitLength
+		if distance, isRegular := h.packed.spacing(row, count); isRegular {
+			to.regular, to.pitch, to.offset[0] = 1, C.int64_t(distance*step), C.int64_t((base+h.packed.starts[row])*step)
+			return
+		}
+		for i, start := range h.packed.starts[row : row+count] {
+			to.offset[i] = C.int64_t((base + start) * step)
+		}
 		return
-	} else if v.N == 0 || h.rows == 1 { // splits of one row
-		pitch := h.splitLength * h.steps[number]
+	case h.packed != nil:
+	case v.Regular && isOneSplit:
+		to.regular, to.pitch = 1, C.int64_t(v.Step)
+		to.offset[0] = C.int64_t(split*h.splitLength*step + row*v.Step)
+		return
+	case v.N == 0 || h.rows == 1: // splits of one row
+		pitch := h.splitLength * step
 		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(pitch), C.int64_t(first*pitch)
 		return
 	}
 	for done := int64(0); done < count; {
 		split, row := (first+done)/h.rows, (first+done)%h.rows
-		n := min(count-done, h.rows-row)
-		offsets, base := to.offset[done:done+n], split*h.splitLength*h.steps[number]
-		h.views[number].VisitRuns(row, n, func(start, offset, count, step int64) {
+		sequence, row := row/h.outer, row%h.outer
+		n := min(count-done, h.outer-row)
+		offsets, base := to.offset[done:done+n], (split*h.splitLength+h.packed.start(sequence))*step
+		v.VisitRuns(row, n, func(start, offset, count, step int64) {
 			for i := range offsets[start : start+count] {
 				offsets[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
 			}

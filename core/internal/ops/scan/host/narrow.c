@@ -184,7 +184,7 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
 
 int sw_scan_forward_short(const scan_forward_call *call) {
   const scan_operand *x = &call->x, *y = &call->y, *found = call->with_index ? &call->indices : y;
-  if (x->type > DTYPE_f64 || call->lanes < 8) return 0;
+  if (x->type > DTYPE_f64 || call->lanes < 8 || (call->with_index && call->firsts)) return 0;
   if ((x->step != 1 && x->step != -1) || y->step != x->step || found->step != x->step) return 0;
   CHOSEN_256(scan_short)(call);
   return 1;

@@ -38,6 +38,9 @@ type Scan struct {
 	IsReversed bool
 	FirstWins  bool // of equal values
 	Carries    bool // rows have carries
+	// IsExclusive: y at a position is the scan of the positions before it.
+	IsExclusive bool
+	packed      *equalSequences // of a part of a run; nil: rows are one sequence each
 }
 
 // Length is the number of positions of a row.
@@ -68,9 +71,9 @@ func (s *Scan) Kernel(isForward bool) string {
 // Tasks is the number of tasks that share a pass over these operands.
 func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) int64 {
 	if isForward {
-		return s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardCarryOut), true).tasks()
+		return s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardSeqlens, operand.ForwardCarryOut), true).tasks()
 	}
-	return s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)).tasks()
+	return s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.Seqlens, operand.DCarryIn)).tasks()
 }
 
 // space is the iteration space with the scanned dimension last.

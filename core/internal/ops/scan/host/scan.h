@@ -75,10 +75,9 @@ void sw_scan_upsweep(const scan_call *call, double *states, double *carries);
    group. */
 void sw_scan_suffix_upsweep(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
-/* Lanes without a record: sum_suffixes sums dy into their suffixes, and clear stores zeros in
-   dx. */
+/* sum_suffixes sums dy of lanes without a record into their suffixes. fill stores a value in dx. */
 void sw_scan_sum_suffixes(const scan_call *call, double *carries);
-void sw_scan_clear(const scan_call *call);
+void sw_scan_fill(const scan_call *call, double value);
 
 /* downsweep stores dx, unless it has no data. states are the prefixes of the lanes, of a product as
    one plain number; NULL: checkpoints are set already. carries are the carry-ins on the right; for

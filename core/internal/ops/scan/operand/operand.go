@@ -8,6 +8,7 @@ const (
 	Indices
 	CarryIn
 	DCarryOut
+	Seqlens
 	Dx
 	DCarryIn
 )
@@ -16,6 +17,7 @@ const (
 const (
 	ForwardX = iota
 	ForwardCarryIn
+	ForwardSeqlens
 	ForwardY
 	ForwardIndices
 	ForwardCarryOut

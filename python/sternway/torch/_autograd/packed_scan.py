@@ -1,0 +1,176 @@
+"""Exclusive scans, and scans of packed sequences, with autograd: forward and gradient are operators of plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._arrays import device_name
+from ..._kinds import EXTREMA
+from ..._scan import scan_plan
+from ..._scan_forward import forward_scan_plan
+from ..._sequences import sequences_of
+from .calls import resolve
+from .constants import constant
+from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
+from .linear_recurrence import run as recurrence
+from .linear_recurrence import sequence_ends, shifted
+from .operators import apply, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
+from .scan_gradient import NEEDS_X, OWN_GRADIENTS, Weighted
+
+_Options = tuple[int, str, bool, bool]
+"""The scanned dimension, the kind of the scan, and whether it is reversed and exclusive."""
+
+
+def _problem(x: Tensor, cu_seqlens: Tensor | None, options: _Options) -> tuple[Any, ...]:
+    """The arguments by which a plan is selected."""
+    dim, kind, reverse, exclusive = options
+    sequences = sequences_of(kind, cu_seqlens)
+    return kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), False, sequences, exclusive
+
+
+def _given(**operands: Tensor | None) -> dict[str, Tensor]:
+    return {name: resolve(x.detach()) for name, x in operands.items() if x is not None}
+
+
+@torch.library.custom_op("sternway::packed_scan", mutates_args=())
+def _forward(
+    x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool
+) -> tuple[Tensor, Tensor]:
+    """y, and the indices of cummax and cummin; those of other kinds are empty."""
+    y, indices = outputs = _empty(x, kind)
+    given = _given(x=x, cu_seqlens=cu_seqlens)
+    plan = forward_scan_plan(*_problem(x, cu_seqlens, (dim, kind, reverse, exclusive)))
+    plan.run(**given, y=y, indices=indices if kind in EXTREMA else None)
+    return outputs
+
+
+def _empty(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return y, x.new_empty(x.shape if kind in EXTREMA else 0, dtype=torch.int64)
+
+
+@_forward.register_fake
+def _(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool) -> tuple[Tensor, Tensor]:
+    return _empty(x, kind)
+
+
+_forward.register_vmap(vmap_by_loop("scan", _forward))
+
+
+@torch.library.custom_op("sternway::packed_scan_backward", mutates_args=())
+def _backward(
+    dy: Tensor, x: Tensor | None, indices: Tensor | None, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool,
+    exclusive: bool,
+) -> Tensor:  # fmt: skip
+    """dx."""
+    dx = torch.empty_like(dy if x is None else x, dtype=dy.dtype)
+    given = _given(dy=dy, x=x, indices=indices, cu_seqlens=cu_seqlens)
+    scan_plan(*_problem(dy, cu_seqlens, (dim, kind, reverse, exclusive))).run(**given, dx=dx)
+    return dx
+
+
+@_backward.register_fake
+def _(
+    dy: Tensor, x: Tensor | None, indices: Tensor | None, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool,
+    exclusive: bool,
+) -> Tensor:  # fmt: skip
+    return torch.empty_like(dy if x is None else x, dtype=dy.dtype)
+
+
+_backward.register_vmap(vmap_by_loop("scan", _backward))
+
+
+def _formula(
+    dy: Tensor, x: Tensor | None, indices: Tensor | None, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool,
+    exclusive: bool,
+) -> Tensor:  # fmt: skip
+    if kind in OWN_GRADIENTS:
+        return run(dy, cu_seqlens, dim, kind, not reverse, exclusive)[0]
+    if indices is not None:
+        return torch.zeros_like(dy).scatter_add(dim, indices, dy)
+    if kind == "logcumsumexp":
+        return apply(Weighted, dy, x, cu_seqlens, dim, reverse, exclusive, True)  # type: ignore[no-any-return]
+    assert x is not None  # cumprod: dx[k] = L[k] R[k], R[k] = dy[k] + x[k+1] R[k+1]
+    to_next = 1 if reverse else -1
+    if exclusive:  # y and dy are those of the position before
+        _, last, there = sequence_ends(cu_seqlens, x.shape[dim], reverse, x.device)
+        lasts = torch.zeros(x.shape[dim] + 1, dtype=torch.bool, device=x.device)
+        lasts = lasts.index_fill(0, torch.where(there, last, x.shape[dim]), True)[:-1]
+        lasts = lasts.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())])
+        dy = torch.where(lasts, torch.zeros_like(dy), shifted(dy, dim, to_next))
+    left = run(x, cu_seqlens, dim, kind, reverse, True)[0]
+    right, _ = recurrence(shifted(x, dim, to_next), dy, None, cu_seqlens, dim, not reverse)
+    return left * right
+
+
+GRADIENT = differentiable(_backward, by_formula(_formula))
+
+
+class _PackedScan(torch.autograd.Function):
+    """The autograd function of all calls."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool
+    ) -> tuple[Tensor, Tensor]:
+        return _forward(x, cu_seqlens, dim, kind, reverse, exclusive)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, cu_seqlens, *ctx.options = inputs
+        kind = ctx.options[1]
+        ctx.save_for_backward(
+            x if kind in NEEDS_X and kind not in EXTREMA else None, output[1] if kind in EXTREMA else None, cu_seqlens
+        )
+        ctx.dtype = x.dtype
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
+        if dy is None:
+            return (None,) * 6
+        dy = resolve(dy)
+        call = recorded_call(dy, GRADIENT) or _backward
+        return call(dy, *ctx.saved_tensors, *ctx.options), None, None, None, None, None
+
+
+_apply = traceable(_PackedScan)
+_forward.register_autograd(_PackedScan.backward, setup_context=_PackedScan.setup_context)
+
+
+def run(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool) -> tuple[Tensor, Tensor]:
+    """y and indices, with a gradient. ``select_or_raise`` found the plans."""
+    inputs = x, cu_seqlens, dim, kind, reverse, exclusive
+    if is_exporting() or is_distributed(x, cu_seqlens):
+        return run_operator("packed_scan", kind, ("x", "cu_seqlens"), *inputs)  # type: ignore[no-any-return]
+    return _apply(*inputs)  # type: ignore[no-any-return]
+
+
+@constant
+def _probed(
+    kind: str, rank: int, dtype: torch.dtype, device: torch.device, sequences: int | None, exclusive: bool
+) -> ErrorParts | None:
+    shape = (1,) * rank
+    return selection_error(scan_plan, kind, shape, dtype, -1, False, "last", str(device), False, sequences, exclusive)
+
+
+def select_or_raise(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool) -> None:
+    """Select the plans of both directions, or those of a small problem if the call is traced.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if runs_plan_directly(x, cu_seqlens):
+        problem = _problem(x, cu_seqlens, (dim, kind, reverse, exclusive))
+        forward_scan_plan(*problem)
+        scan_plan(*problem)
+    else:
+        require_strided(kind, x=x, cu_seqlens=cu_seqlens)
+        sequences = None if sequences_of(kind, cu_seqlens) is None else 1
+        require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x), sequences, exclusive))
