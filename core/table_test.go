@@ -12,6 +12,7 @@ import (
 	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/cuda"
 )
@@ -19,7 +20,7 @@ import (
 // loadedSymbols are the kernels that the plans of all samples load, each of which must be exported.
 func loadedSymbols(t *testing.T) map[string]bool {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
-	for _, sample := range coretest.Samples() {
+	for _, sample := range append(coretest.Samples(), packedSamples()...) {
 		for _, dtype := range coretest.ElementsOf(sample) {
 			d := coretest.WithDType(sample, dtype)
 			_, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
@@ -31,6 +32,18 @@ func loadedSymbols(t *testing.T) map[string]bool {
 		loaded[symbol] = true
 	}
 	return loaded
+}
+
+// packedSamples are scans of packed sequences, which the samples for runs are not: their bounds are
+// no random numbers.
+func packedSamples() (samples []ops.Descriptor) {
+	two, shape := coretest.Given[int64](2), []int64{4, 6}
+	for _, kind := range scan.Kinds {
+		d := scan.Scan{Kind: kind.Name, Shape: shape, NumSequences: two}
+		samples = append(samples, d, scan.ScanBackward(d))
+	}
+	d := scan.LinearRecurrence{Shape: shape, NumSequences: two}
+	return append(samples, d, scan.LinearRecurrenceBackward(d))
 }
 
 // Every sample has a plan on the CPU for each dtype.

@@ -60,6 +60,9 @@ constexpr i64 kNoResult = 1024;
 constexpr i64 kStateInWide = 2048;
 constexpr i64 kStateOutWide = 4096;
 constexpr i64 kInitialWide = 8192;
+// gradients of exclusive scans of packed sequences: the last position of each is left out
+constexpr i64 kExclusive = 16384;
+constexpr int kHeadPositions = 32768;  // positions of a CTA of scan_heads
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
 struct Strided {
@@ -106,12 +109,36 @@ struct CarryArgs : ScanArgs {
     i64 suffix_parts, suffix_part_stride;
 };
 
+// Bounds are those of packed sequences, in the order of memory. Without data there are none.
+struct Bounds {
+    char* data;
+    i64 count, step, is_wide;  // of numbers; step [elements]; whether they have 64 bits, not 32
+};
+
 // LinearArgs is the argument of kernels of linear recurrences. States have a number for each row;
 // one without data is left out. A state enters a row of a kernel at its end.
 struct LinearArgs : ScanArgs {
     Strided state_in;  // the initial state; of a gradient that of the final state
     Strided state_out;  // the final state; of a gradient that of the initial state
     Strided initial;  // of a gradient: the initial state
+    Bounds bounds;
+    i64 rows;  // linear_pass: rows of the operands
+};
+
+// HeadsArgs is the argument of scan_heads. Position k of the kernel order is bound k + origin or,
+// reversed, n - k + origin.
+struct HeadsArgs {
+    Bounds bounds;
+    i64 n, origin, is_reversed;
+    unsigned* heads;
+};
+
+// FillArgs is the argument of scan_fill: ScanArgs with n, dims, extent and the output alone, in the
+// order of memory.
+struct FillArgs : ScanArgs {
+    Bounds bounds;
+    i64 rows, at_end;  // atEnd: the last position of each sequence in memory, else the first
+    double value;
 };
 
 // ClearArgs is the argument of scan_clear.

@@ -3,6 +3,7 @@
 #include "scan/export.cuh"
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/indices.cuh"
+#include "scan/sequences.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumextremum, Cumextremum)
@@ -24,3 +25,9 @@ EXPORT_THREADS(scan_clear, kBlockThreads, 1, ClearArgs, {
     const i64 i = static_cast<i64>(blockIdx.x) * kBlockThreads + threadIdx.x;
     if (i < args.words) args.data[i] = make_uint4(0, 0, 0, 0);
 })
+
+EXPORT_THREADS(scan_heads, kBlockThreads, 1, HeadsArgs, store_heads(args))
+
+#define EXPORT_FILL(name, T, A, ...) \
+    EXPORT_THREADS(scan_fill_##name, kBlockThreads, 1, FillArgs, fill_ends<T>(args))
+FOR_EACH_FLOAT(EXPORT_FILL)

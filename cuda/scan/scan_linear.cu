@@ -6,3 +6,15 @@ FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence_backward, LinearBackward)
+
+#define EXPORT_PACKED_LINEAR(name, T, A, kind, Kind) \
+    EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
+        kTiledCTAsPerSM, LinearArgs, row_tiled<Kind<A>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
+        kTiledCTAsPerSM, LinearArgs, column_tiled<Kind<A>, T>(args))
+FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence, PackedLinear)
+FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence_backward, PackedLinearBackward)
+
+#define EXPORT_PASS(name, T, A, ...) \
+    EXPORT_THREADS(linear_pass_##name, kBlockThreads, 1, LinearArgs, pass_states<A, T>(args))
+FOR_EACH_FLOAT(EXPORT_PASS)

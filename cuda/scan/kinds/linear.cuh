@@ -9,6 +9,8 @@
 #pragma once
 
 #include "scan/kinds/cumprod_extended.cuh"
+#include "scan/sequences.cuh"
+#include "scan/state/heads.cuh"
 
 // State -> m 2^e state + b, where m is 0, an infinity, NaN, or has 1 <= |m| < 2. The factor of many
 // elements leaves the range of float64 long before states do.
@@ -48,13 +50,31 @@ struct LinearMap {
     }
 };
 
-// The element of a row in a state. The host refuses rows that 32 bits do not number: a 64-bit
-// division is a call, which spills registers.
-__device__ inline i64 state_offset(const ScanArgs& args, const Strided& state, i64 row)
+// A state of an operand: of a row and, if rows are packed, of a sequence.
+struct StateNumber {
+    i64 row, sequence;
+};
+
+// The sequence of a position. Wrong bounds give some sequence.
+__device__ inline i64 sequence_of(const LinearArgs& args, i64 position)
 {
-    if (args.dims <= 1) return state.first + row * state.stride[0];
-    i64 offset = state.first;
-    unsigned index = static_cast<unsigned>(row);
+    if (args.flags & kReversed) position = args.n - 1 - position;
+    i64 begin = 0, end = args.bounds.count - 1;  // bounds[begin] <= position < bounds[end], if they rise
+#pragma unroll 1
+    while (end - begin > 1) {
+        const i64 middle = begin + (end - begin) / 2;
+        (bound_at(args.bounds, middle) <= position ? begin : end) = middle;
+    }
+    return begin;
+}
+
+// The element of a state. The host refuses rows that 32 bits do not number: a 64-bit division is a
+// call, which spills registers.
+__device__ inline i64 state_offset(const ScanArgs& args, const Strided& state, StateNumber number)
+{
+    i64 offset = state.first + number.sequence * state.step;
+    if (args.dims <= 1) return offset + number.row * state.stride[0];
+    unsigned index = static_cast<unsigned>(number.row);
 #pragma unroll 1
     for (int d = 0; d < args.dims; ++d) {
         const unsigned extent = static_cast<unsigned>(args.extent[d]), rest = index / extent;
@@ -64,41 +84,60 @@ __device__ inline i64 state_offset(const ScanArgs& args, const Strided& state, i
     return offset;
 }
 
-// The state of a row, of type A or of the type S of elements.
+// A state, of type A or of the type S of elements.
 template <typename A, typename S>
-__device__ A load_state(const ScanArgs& args, const Strided& state, i64 row, bool is_wide)
+__device__ A load_state(const ScanArgs& args, const Strided& state, StateNumber number, bool is_wide)
 {
-    const i64 at = state_offset(args, state, row);
+    const i64 at = state_offset(args, state, number);
     return is_wide ? reinterpret_cast<const A*>(state.data)[at]
                    : widen<A>(reinterpret_cast<const S*>(state.data)[at]);
 }
 
 template <typename A, typename S>
-__device__ void store_state(const ScanArgs& args, const Strided& to, i64 row, bool is_wide, A state)
+__device__ void store_state(const ScanArgs& args, const Strided& to, StateNumber number, bool is_wide, A state)
 {
-    const i64 at = state_offset(args, to, row);
+    const i64 at = state_offset(args, to, number);
     if (is_wide)
         reinterpret_cast<A*>(to.data)[at] = state;
     else
         reinterpret_cast<S*>(to.data)[at] = static_cast<S>(state);
 }
 
-// Not inlined where a thread has a state for each of its elements.
+// Passes on the states of sequences without positions. A thread has one.
 template <typename A, typename S>
-__device__ __noinline__ A load_some_state(const ScanArgs& args, const Strided& state, i64 row, bool is_wide)
+__device__ void pass_states(const LinearArgs& args)
 {
-    return load_state<A, S>(args, state, row, is_wide);
-}
-template <typename A, typename S>
-__device__ __noinline__ void store_some_state(const ScanArgs& args, const Strided& to, i64 row, bool is_wide, A state)
-{
-    store_state<A, S>(args, to, row, is_wide, state);
+    const i64 i = static_cast<i64>(blockIdx.x) * kBlockThreads + threadIdx.x, sequence = i / args.rows,
+              row = i - sequence * args.rows;
+    if (sequence >= max(args.bounds.count - 1, i64(1))) return;
+    const bool is_empty = args.bounds.count
+                              ? bound_at(args.bounds, sequence) == bound_at(args.bounds, sequence + 1)
+                              : args.n == 0;
+    if (!is_empty) return;
+    const A state = args.state_in.data
+                        ? load_state<A, S>(args, args.state_in, {row, sequence}, args.flags & kStateInWide)
+                        : A(0);
+    store_state<A, S>(args, args.state_out, {row, sequence}, args.flags & kStateOutWide, state);
 }
 
-template <typename A, bool GRADIENT>
+// Not inlined where a thread has a state for each of its elements.
+template <typename A, typename S>
+__device__ __noinline__ A load_some_state(const ScanArgs& args, const Strided& state, StateNumber number, bool is_wide)
+{
+    return load_state<A, S>(args, state, number, is_wide);
+}
+template <typename A, typename S>
+__device__ __noinline__ void store_some_state(const ScanArgs& args, const Strided& to, StateNumber number, bool is_wide, A state)
+{
+    store_state<A, S>(args, to, number, is_wide, state);
+}
+
+// PACKED: rows are packed sequences, each with states of its own. The step of a state is the distance
+// of sequences.
+template <typename A, bool GRADIENT, bool PACKED = false>
 struct Linear : SameCarry<LinearMap<A>> {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, IS_FORWARD = true, HAS_SEQUENCES = true,
-                          HAS_TWO_RESULTS = GRADIENT;
+                          HAS_TWO_RESULTS = GRADIENT, READS_HEADS = PACKED;
     using Args = LinearArgs;
     using Tuning = std::conditional_t<GRADIENT, LinearBackwardTuning, LinearTuning>;
     using Number = A;
@@ -126,15 +165,18 @@ struct Linear : SameCarry<LinearMap<A>> {
 
     // Where states enter and leave. Elements that do not exist pass states on, so without SEG the
     // state enters before the last element of a thread, and leaves after the first.
-    template <int I, int N, bool SEG>
+    template <int I, int N, bool IS_SEGMENTED>
     struct ThreadScan {
         static_assert(I <= 32);
+        static constexpr bool SEG = IS_SEGMENTED || PACKED;
         const LinearArgs* args;
         // Bits of elements: those at the first and the last position of a row of the kernel. States
         // leave at heads and enter at tails.
         unsigned heads, tails;
         i64 row;     // of element 0
-        i64 offset;  // SEG: elements of the row, and of rows before it in the warp, before element 0
+        // SEG: elements of the row, and of rows before it in the warp, before element 0; PACKED: the
+        // position of element 0.
+        i64 offset;
         A before;    // gradient: h of the element before element 0
 
         __device__ void begin(const ScanArgs& a) { args = &static_cast<const LinearArgs&>(a); }
@@ -144,16 +186,31 @@ struct Linear : SameCarry<LinearMap<A>> {
         __device__ void locate(i64 in_row, i64 position)
         {
             row = in_row;
-            heads = bit_at(-position);
-            tails = bit_at(args->n - 1 - position);
+            if constexpr (PACKED) {
+                offset = position;
+                const int begin = static_cast<int>(min(max(-position, i64(0)), i64(I))),
+                          end = static_cast<int>(min(max(args->n - position, i64(0)), i64(I)));
+                const unsigned own = static_cast<unsigned>((i64(1) << end) - (i64(1) << begin));  // that exist
+                heads = heads_at<I>(*args, position) & own;
+                tails = heads_at<I>(*args, position + 1) & own;
+            } else {
+                heads = bit_at(-position);
+                tails = bit_at(args->n - 1 - position);
+            }
         }
-        __device__ i64 row_of(int i) const { return SEG ? row + (offset + i) / static_cast<int>(args->n) : row; }
+
+        // The state of an element.
+        __device__ StateNumber number_of(int i) const
+        {
+            if constexpr (PACKED) return {row, sequence_of(*args, offset + i)};
+            return {SEG ? row + (offset + i) / static_cast<int>(args->n) : row, 0};
+        }
 
         template <typename S>
         __device__ A load(const Strided& state, int i, bool is_wide) const
         {
-            return SEG ? load_some_state<A, S>(*args, state, row_of(i), is_wide)
-                       : load_state<A, S>(*args, state, row, is_wide);
+            return SEG ? load_some_state<A, S>(*args, state, number_of(i), is_wide)
+                       : load_state<A, S>(*args, state, number_of(i), is_wide);
         }
 
         // Without an initial state the first decay is not applied: as a factor of 0 it also stops
@@ -174,9 +231,9 @@ struct Linear : SameCarry<LinearMap<A>> {
             if (!args->state_out.data) return;
             const bool is_wide = args->flags & kStateOutWide;
             if (SEG)
-                store_some_state<A, S>(*args, args->state_out, row_of(i), is_wide, state);
+                store_some_state<A, S>(*args, args->state_out, number_of(i), is_wide, state);
             else
-                store_state<A, S>(*args, args->state_out, row, is_wide, state);
+                store_state<A, S>(*args, args->state_out, number_of(i), is_wide, state);
         }
         // h before the first position of a row, with an initial state.
         template <typename S>
@@ -273,3 +330,7 @@ template <typename A>
 using LinearForward = Linear<A, false>;
 template <typename A>
 using LinearBackward = Linear<A, true>;
+template <typename A>
+using PackedLinear = Linear<A, false, true>;
+template <typename A>
+using PackedLinearBackward = Linear<A, true, true>;

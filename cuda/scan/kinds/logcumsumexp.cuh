@@ -62,7 +62,9 @@ struct LogcumsumexpSuffix {
 // sums of a thread, each element uses the largest x so far:
 //     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},
 //     e_i = e^{m_{i-1} - m_i}
-template <typename A>
+// APART: the elements of a thread in which a segment begins share no anchor, so that no bit of one
+// segment depends on another.
+template <typename A, bool APART = false>
 struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true;
     template <typename T>
@@ -126,7 +128,8 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
                 if (SEG && segment_heads & 1u << i) s = A(0);
                 s += exp_of(x(i), base);
             }
-            if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
+            const bool is_apart = APART && segment_heads >> 1;
+            if (anchor < A(INFINITY) && !is_apart && (!SEG || none || s >= kSmall)) return {anchor, s};
             Prefix h = Prefix::identity();
 #pragma unroll
             for (int i = 0; i < I; ++i) {
@@ -148,7 +151,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
                 for (int i = 1; i < I; ++i)
                     if (segment_heads & 1u << i) least = fmin(least, exp_of(x(i), anchor));
             }
-            anchored = fabs(anchor) < A(INFINITY) && least >= kLeast;
+            anchored = fabs(anchor) < A(INFINITY) && least >= kLeast && !(APART && segment_heads >> 1);
             if (anchored) {
 #pragma unroll
                 for (int i = 0; i < I; ++i) {

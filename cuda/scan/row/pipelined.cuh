@@ -216,7 +216,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (K::HAS_BASE) own.thread.base = base;
         if constexpr (K::HAS_SEQUENCES) {
             own.thread.locate(segment, first_position(t) + static_cast<int>(threadIdx.x) * I);
-            if (const unsigned bits = own.thread.without_decay()) clear_elements(own.xs, bits);
+            if (const unsigned bits = own.thread.without_decay()) replace_elements(own.xs, bits, T());
         }
         if constexpr (K::STORES_INDICES) {
             own.thread.position = first_position(t) + static_cast<int>(threadIdx.x) * I;

@@ -124,24 +124,24 @@ struct Elements {
     }
 };
 
-// Sets the elements of a thread whose bits are set to 0.
+// Replaces the elements of a thread whose bits are set.
 template <typename T, int N, int U>
-__device__ void clear_elements(Words<T, N> (&word)[U], unsigned bits)
+__device__ void replace_elements(Words<T, N> (&word)[U], unsigned bits, T value)
 {
 #pragma unroll
     for (int i = 0; i < N * U; ++i)
-        if (bits >> i & 1) word[i / N].replace(i % N, T());
+        if (bits >> i & 1) word[i / N].replace(i % N, value);
 }
 
-// Sets the rows of a thread whose bits are set to 0.
+// Replaces the rows of a thread whose bits are set.
 template <typename T, int N, int U>
-__device__ void clear_rows(Words<T, N> (&word)[U], unsigned bits)
+__device__ void replace_rows(Words<T, N> (&word)[U], unsigned bits, T value)
 {
 #pragma unroll
     for (int r = 0; r < U; ++r)
 #pragma unroll
         for (int v = 0; v < N; ++v)
-            if (bits >> r & 1) word[r].replace(v, T());
+            if (bits >> r & 1) word[r].replace(v, value);
 }
 
 // Whether X gives elements two at a time.

@@ -61,6 +61,8 @@
 //     HAS_SEQUENCES        states enter and leave rows (linear.cuh): ThreadScan::locate(row,
 //                          position of element 0), called after `begin`, or with SEG the members
 //                          heads, tails, row and offset
+//     READS_HEADS          the heads of packed sequences are read (heads.cuh); ThreadScan is that of
+//                          a segmented scan, whatever SEG is
 //     HAS_TWO_RESULTS      a third input kStates, z, and a second output kSecond;
 //                          ThreadScan::before: the z before element 0; finish(.., store, z) calls
 //                          store(c, results, second results)
@@ -191,6 +193,7 @@ struct KindDefaults {
     static constexpr bool STORES_INDICES = false;  // a forward scan that stores indices as well
     static constexpr bool HAS_CARRIES = false;  // states enter and leave rows (carry.cuh)
     static constexpr bool HAS_SEQUENCES = false;  // states enter and leave the sequences of a row (linear.cuh)
+    static constexpr bool READS_HEADS = false;  // heads of packed sequences (heads.cuh)
     static constexpr bool HAS_TWO_RESULTS = false;  // a third input and a second output of elements
 
     // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in

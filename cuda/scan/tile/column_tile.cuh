@@ -4,6 +4,7 @@
 #pragma once
 
 #include "scan/state/fallback.cuh"
+#include "scan/state/heads.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/column_io.cuh"
 #include "scan/tile/store_indices.cuh"
@@ -190,6 +191,14 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             this->load(args.inputs[kScanned], offsets.inputs[kScanned], tile, n, ys, K::template pad_y<T>(args));
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
+        const i64 first_row = (tile * threads_down() + y) * R;
+        if constexpr (K::READS_HEADS && !K::HAS_SEQUENCES) {
+            if (args.flags & kExclusive) {
+                const unsigned bits = heads_at<R>(args, first_row + 1);
+                if constexpr (READS_X) replace_rows(xs, bits, static_cast<T>(K::pad(args)));
+                replace_rows(ys, bits, K::template pad_y<T>(args));
+            }
+        }
         Prefix before;  // of the column that the thread owns
         if constexpr (K::NEEDS_PREFIX) {
             before = K::Prefix::identity();
@@ -203,7 +212,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         };
         const auto xv = [&](int v) { return of(xs, v); };
         const auto yv = [&](int v) { return of(ys, v); };
-        const unsigned segment_heads = !is_chunk && tile == 0 && y == 0;
+        unsigned segment_heads = !is_chunk && first_row == 0;
+        if constexpr (K::READS_HEADS) segment_heads = heads_at<R>(args, first_row);
         ThreadScan thread[W];
         Prefix prefix[W];
         Suffix suffix[W];
@@ -212,15 +222,15 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             thread[v].begin(args);
             if constexpr (INDEX) find_records(thread[v], v, tile, segment_heads);
             if constexpr (K::STORES_INDICES) {
-                thread[v].position = (tile * threads_down() + y) * R;
+                thread[v].position = first_row;
                 thread[v].end = args.n;
                 thread[v].set_row(args, row_of_column(min(x * W + v, last_column())));
             }
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::HAS_SEQUENCES) {
-                thread[v].locate(row_of_column(min(x * W + v, last_column())), (tile * threads_down() + y) * R);
+                thread[v].locate(row_of_column(min(x * W + v, last_column())), first_row);
                 if (!has(v)) thread[v].heads = thread[v].tails = 0;
-                if (v == 0 && thread[v].without_decay()) clear_rows(xs, thread[v].without_decay());
+                if (v == 0 && thread[v].without_decay()) replace_rows(xs, thread[v].without_decay(), T());
             }
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);

@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "scan/state/heads.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/row_scan.cuh"
 #include "scan/tile/store_indices.cuh"
@@ -88,6 +89,7 @@ struct RowTile {
     __device__ unsigned segment_heads_of(const Span& span) const
     {
         const int own = threadIdx.x % 32 * I;
+        if constexpr (K::READS_HEADS) return heads_at<I>(args, span.first + own);
         if (!SEG) {
             const int start = span.lo - own;
             return span.first <= 0 && span.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
@@ -132,6 +134,15 @@ struct RowTile {
         return (1u << end) - 1 & ~((1u << begin) - 1);
     }
 
+    // In the gradient of an exclusive scan, replaces the last element of each packed sequence.
+    static __device__ void leave_out_ends(const ScanArgs& args, const Span& span, Vector (&word)[U], T pad)
+    {
+        if constexpr (K::READS_HEADS && !K::HAS_SEQUENCES) {
+            if (args.flags & kExclusive)
+                replace_elements(word, heads_at<I>(args, span.first + static_cast<int>(threadIdx.x % 32) * I + 1), pad);
+        }
+    }
+
     // The elements of a thread and their scan. References to locals of `run`: as members of one
     // struct they cost 5 to 10 % in single rows of 16 bits on an H200.
     struct Thread {
@@ -152,7 +163,11 @@ struct RowTile {
         {
             return SEG ? from_lane(first_heads, threadIdx.x % 32) : first_heads;
         }
-        __device__ void finish_y() const { y.finish(ys, smem, K::template pad_y<T>(args)); }
+        __device__ void finish_y() const
+        {
+            y.finish(ys, smem, K::template pad_y<T>(args));
+            leave_out_ends(args, span, ys, K::template pad_y<T>(args));
+        }
         __device__ void rematerialize_x() const
         {
             if constexpr (READS_X) rematerialize(xs);
@@ -262,8 +277,9 @@ struct RowTile {
         thread_scan.begin(args);
         if constexpr (K::HAS_SEQUENCES) locate(thread_scan, span, thread.first_heads);
         if constexpr (READS_X) x.finish(xs, smem, pad);
+        if constexpr (READS_X) leave_out_ends(args, span, xs, pad);
         if constexpr (K::HAS_SEQUENCES) {
-            if (const unsigned bits = thread_scan.without_decay()) clear_elements(xs, bits);
+            if (const unsigned bits = thread_scan.without_decay()) replace_elements(xs, bits, T());
         }
         if constexpr (INDEX) find_records(thread_scan, span, offsets.inputs[kSaved]);
         if constexpr (K::STORES_INDICES) {  // SEG: positions from the first row of the warp on

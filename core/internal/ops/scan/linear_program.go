@@ -47,12 +47,13 @@ func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference
 	if l.isBackward {
 		kind = gpu.LinearBackward
 	}
+	if l.NumSequences != nil {
+		kind = gpu.Packed[kind]
+	}
 	n, _ := tensor.Product(l.Shape)
 	aSize, _ := tensor.Product(l.aShape)
 	bSize, _ := tensor.Product(l.bShape)
 	switch {
-	case l.NumSequences != nil:
-		return errs.New(errs.Unsupported, l.op, "num_sequences", "left out on a GPU", fmt.Sprint(*l.NumSequences), "call it for each sequence")
 	case l.isBackward && (aSize != n || bSize != n):
 		return errs.New(errs.Unsupported, l.op, "a_shape and b_shape", "the shape of dh on a GPU",
 			tensor.ShapeText(l.aShape)+" and "+tensor.ShapeText(l.bShape), "expand the operands, and sum the gradients")
@@ -63,7 +64,7 @@ func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference
 		Shape: l.Shape, Dim: l.dim, IsForward: !l.isBackward, IsReversed: l.Reverse == l.isBackward,
 	}
 	p := &l.gpu.Plain
-	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(p, asked) {
+	if asked := preference.Kernel; asked != "" && (!kind.HasKernel(asked) || !gpu.SupportsLength(p, asked)) {
 		return errs.New(errs.Unsupported, l.op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
 	}
 	others := slices.Delete(slices.Clone(l.Shape), l.dim, min(l.dim+1, len(l.Shape)))
@@ -90,7 +91,7 @@ func (l *linearProgram) Symbols() (list []launch.Symbol) {
 	for _, kernel := range kind.Kernels() {
 		list = append(list, launch.Symbol{Image: kind.Image, Name: kind.SymbolPrefix + "_" + kernel + "_" + l.DType.Suffix()})
 	}
-	return append(list, launch.Symbol{Image: gpu.Cumsum.Image, Name: "scan_clear"})
+	return append(list, lastSymbols(kind.Image, "linear_pass_", l.DType)...)
 }
 
 // Device launches the kernels that compute the outputs.
@@ -112,8 +113,8 @@ func (l *linearProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 		args[i] = l.expanded(&args[i])
 	}
 	for _, i := range states {
-		if args[i].Given() && (l.packed.length == 0 || l.gpu.Plain.Rows > math.MaxUint32) {
-			return errs.New(errs.Unsupported, l.op, "states", "of at most 2^32 rows that are not empty on a GPU", tensor.ShapeText(l.Shape), "")
+		if args[i].Given() && l.gpu.Plain.Rows > math.MaxUint32 {
+			return errs.New(errs.Unsupported, l.op, "states", "of at most 2^32 rows on a GPU", tensor.ShapeText(l.Shape), "")
 		}
 		args[i] = l.alongDim(&args[i])
 	}

@@ -48,14 +48,23 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 	kind := ByName[p.Kind]
 	scan := &gpu.Scan{
 		Plain: problemOf(kind.backward, p, s, numSMs, preference),
-		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum,
+		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum, IsExclusive: s.IsExclusive,
 	}
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
-		scan.Plain.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
+		scan.Plain.Kind, scan.IsForward, scan.IsReversed, scan.Empty = kind.forward, true, !s.IsReversed, kind.recurrence.Empty()
+	}
+	if s.IsExclusive {
+		scan.Plain.Length = max(0, scan.Plain.Length-1)
+	}
+	if s.IsPacked {
+		scan.Plain.Kind = gpu.Packed[scan.Plain.Kind]
+		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.TiledKernels, asked) {
+			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.TiledKernels)+" with sequences", fmt.Sprintf("%q", asked), "")
+		}
 	}
 	if scan.Plain.Carries {
-		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.CarryKernels, asked) {
-			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.CarryKernels)+" with carries", fmt.Sprintf("%q", asked), "")
+		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.TiledKernels, asked) {
+			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.TiledKernels)+" with carries", fmt.Sprintf("%q", asked), "")
 		}
 		if scan.IsForward && kind.ReadsIndices { // a carry has the index
 			scan.Plain.Kind = gpu.ForwardIndices
@@ -122,10 +131,13 @@ func (s *Program) selectStatic() {
 
 // indexKind is the kind of runs with indices.
 func (s *Program) indexKind() *gpu.Kind {
-	if s.gpu.IsForward {
-		return gpu.ForwardIndices
+	switch {
+	case !s.gpu.IsForward: // bounds do not matter
+		return gpu.Indices
+	case s.host.IsPacked:
+		return gpu.Packed[gpu.ForwardIndices]
 	}
-	return gpu.Indices
+	return gpu.ForwardIndices
 }
 
 // Problem is the problem without indices as kernel selection sees it.
@@ -157,30 +169,35 @@ func (s *Program) Tasks(args []tensor.Tensor) int64 {
 // carryImage is the kernel image of scans with carries.
 const carryImage = "scan_carry"
 
-// Symbols are the kernels of the kind, then its kernels with indices, its record passes, and the
-// kernel that clears workspace. The program is one for a GPU.
+// Symbols are the kernels of the kind, then its kernels with indices, its record passes, and
+// gpu.LastKernels. The program is one for a GPU.
 func (s *Program) Symbols() (list []launch.Symbol) {
 	add := func(image, prefix string, kernels []string) {
 		for _, kernel := range kernels {
 			list = append(list, launch.Symbol{Image: image, Name: prefix + kernel + "_" + s.element.Suffix()})
 		}
 	}
-	kind := ByName[s.kind].backward
-	if s.gpu.IsForward {
-		kind = ByName[s.kind].forward
-	}
+	kind := s.gpu.Plain.Kind
 	if s.gpu.Plain.Carries {
-		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
+		if kind == gpu.ForwardIndices { // which has the kernels of the values
+			kind = gpu.ForwardCumextremum
+		}
+		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.TiledKernels)
 		return list
 	}
 	add(kind.Image, kind.SymbolPrefix+"_", kind.Kernels())
 	if ByName[s.kind].ReadsIndices {
-		add(kind.Image, s.indexKind().SymbolPrefix+"_", s.indexKind().Kernels())
-		if !s.gpu.IsForward {
+		add(s.indexKind().Image, s.indexKind().SymbolPrefix+"_", s.indexKind().Kernels())
+		if !s.gpu.IsForward && !s.host.IsPacked {
 			add(kind.Image, kind.SymbolPrefix+"_records_", gpu.RecordKernels)
 		}
 	}
-	return append(list, launch.Symbol{Image: gpu.Cumsum.Image, Name: "scan_clear"})
+	return append(list, lastSymbols(gpu.Cumsum.Image, "scan_fill_", s.element)...)
+}
+
+// lastSymbols are those of gpu.LastKernels, the first of which has a data type and an image.
+func lastSymbols(image, first string, element tensor.DType) []launch.Symbol {
+	return []launch.Symbol{{Image: image, Name: first + element.Suffix()}, {Image: gpu.Cumsum.Image, Name: "scan_heads"}, {Image: gpu.Cumsum.Image, Name: "scan_clear"}}
 }
 
 // Host computes the outputs on the CPU.

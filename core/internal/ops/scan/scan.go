@@ -113,7 +113,7 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
 	}
 	scan := &host.Scan{
 		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: dim, IsReversed: d.Reverse, FirstWins: d.Tie == "first",
-		Carries: d.Carries, IsExclusive: d.Exclusive,
+		Carries: d.Carries, IsExclusive: d.Exclusive, IsPacked: d.NumSequences != nil,
 	}
 	packed := &sequences{op, d.NumSequences, scan.Length()}
 	if err := packed.checkCount(len(d.Shape)); err != nil {

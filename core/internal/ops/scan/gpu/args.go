@@ -32,6 +32,12 @@ const (
 	FlagStateInWide
 	FlagStateOutWide
 	FlagInitialWide
+	FlagExclusive // gradients of exclusive scans of packed sequences: the last position of each is left out
+)
+
+// Launches that prepare and finish a scan.
+const (
+	HeadPositions = 32 << 10 // positions of a CTA of scan_heads
 )
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
@@ -84,6 +90,31 @@ type LinearArgs struct {
 	stateIn  Strided // the initial state; of a gradient that of the final state
 	stateOut Strided // the final state; of a gradient that of the initial state
 	initial  Strided // of a gradient: the initial state
+	bounds   Bounds
+	rows     int64 // linear_pass: rows of the operands
+}
+
+// Bounds are those of packed sequences, in the order of memory. Without data there are none.
+type Bounds struct {
+	data                launch.Address
+	count, step, isWide int64 // of numbers; step [elements]; whether they have 64 bits, not 32
+}
+
+// HeadsArgs is the argument of scan_heads. Position k of the kernel order is bound k + origin or,
+// reversed, n - k + origin.
+type HeadsArgs struct {
+	bounds                Bounds
+	n, origin, isReversed int64
+	heads                 launch.Address `cuda:"unsigned*"`
+}
+
+// FillArgs is the argument of scan_fill: ScanArgs with n, dims, extent and the output alone, in the
+// order of memory.
+type FillArgs struct {
+	ScanArgs
+	bounds      Bounds
+	rows, atEnd int64 // atEnd: the last position of each sequence in memory, else the first
+	value       float64
 }
 
 // ClearArgs is the argument of scan_clear.
@@ -105,6 +136,8 @@ func (r *run) pack(c *Config, flags, status int64) {
 		r.setOperand(&a.stateIn, suffixIn)
 		r.setOperand(&a.stateOut, suffixOut)
 		r.setOperand(&a.initial, prefixIn)
+		r.setBounds(&a.bounds)
+		a.rows = r.rowsOfShape()
 		return
 	case !p.Carries:
 		r.fill(launch.Append[ScanArgs](q), c, flags, status)
@@ -133,11 +166,11 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	a.stages, a.statusOffset = c.Stages, c.StatusOffset+status
 	// vectorFlags of the selected kernel; layoutOf asked for those of row_cluster and
 	// row_pipelined.
-	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed)
+	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | flagIf(r.IsExclusive && !r.IsForward, FlagExclusive)
 	// Both are 0 for a kernel without flags, status words and states, such as row_resident of
 	// cumprod.
 	a.stateOffset, a.recordOffset = c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c)
-	if c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c) {
+	if c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c) || p.Kind.isPacked {
 		r.queue.SetAddress(&a.states, launch.WorkspaceOperand, r.workspace)
 	}
 	if p.Kind.readsIndices || c.NeedsFallback {
@@ -169,6 +202,18 @@ func (r *run) setOperand(to *Strided, role int) {
 	}
 	to.first, to.step = o.first[role], o.step[role]
 	copy(to.stride[:], o.stride[role][:])
+}
+
+// setBounds describes the bounds of packed sequences, if the run has any.
+func (r *run) setBounds(to *Bounds) {
+	if number := r.boundsNumber(); number >= 0 {
+		t := &r.args[number]
+		r.queue.SetAddress(&to.data, number, t.Data)
+		to.count, to.step = t.Shape[0], t.ElementStrides()[0]
+		if t.DType == tensor.Int64 {
+			to.isWide = 1
+		}
+	}
 }
 
 func flagIf(set bool, flag int64) int64 {

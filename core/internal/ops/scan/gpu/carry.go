@@ -7,11 +7,15 @@ import (
 // Scans with carries (cuda/scan/state/carry.cuh) have two kernels, row_tiled and column_tiled of
 // the general kinds, which take any layout. Their CTAs read the states that enter a row once.
 
-// CarryKernels are the kernels of every kind with carries, in the order of a plan's symbols.
-var CarryKernels = []string{RowTiled, ColumnTiled}
+// TiledKernels are the kernels of every kind with carries, in the order of a plan's symbols.
+var TiledKernels = []string{RowTiled, ColumnTiled}
 
-// carryBaseline is the kernel for a layout, and the number of adjacent columns that it takes.
-func carryBaseline(p *Problem, l *Layout) (kernel string, columns int64) {
+// hasTiledKernelsAlone reports whether the kernels are those of runs with carries, which packed
+// sequences have as well.
+func (p *Problem) hasTiledKernelsAlone() bool { return p.Carries || p.Kind.isPacked }
+
+// tiledBaseline is the kernel for a layout, and the number of adjacent columns that it takes.
+func tiledBaseline(p *Problem, l *Layout) (kernel string, columns int64) {
 	isLong := minCarryTileFraction*p.Length >= RowResidentThreads*TiledItems(p)
 	if p.Kernel == RowTiled || p.Kernel == "" && isLong && !l.AlongColumns {
 		return RowTiled, 1

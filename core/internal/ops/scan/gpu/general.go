@@ -26,7 +26,7 @@ func tilesPerRow(p *Problem) int64 {
 
 // unsplit is a configuration with one segment per row and one tile per segment.
 func unsplit(p *Problem, kernel string) Config {
-	return Config{Kernel: kernel, TilesPerSplit: 1, Splits: 1, Segments: p.Rows, PanelColumns: 1, FlagBytes: IndexFlagBytes(p)}
+	return Config{Kernel: kernel, TilesPerSplit: 1, Splits: 1, Segments: p.Rows, PanelColumns: 1, FlagBytes: max(IndexFlagBytes(p), headBytes(p))}
 }
 
 func configureRowPacked(p *Problem, _ int64) Config {

@@ -44,6 +44,7 @@ type Kind struct {
 	tileOperands int64         // operands staged in each tile of a pipeline
 	states       [2]stateSizes // with float32 and with float64 accumulators
 	isLinear     bool          // a linear recurrence, or its gradient
+	isPacked     bool          // rows are packed sequences
 	// The kind computes so much that row_pipelined is faster than row_tiled also for many rows that
 	// are read once (1024 rows of 65536 on an H200).
 	pipelinesManyRows bool
@@ -60,6 +61,32 @@ func (k *Kind) HasFastPath() bool { return k.hasFastPath }
 
 // HasKernel reports whether the kind has a kernel of this name.
 func (k *Kind) HasKernel(name string) bool { return slices.Contains(k.kernels, name) }
+
+// packed is a general kind on rows of packed sequences, with states that may be closed.
+func packed(kind *Kind, states [2]stateSizes) *Kind {
+	k := *kind
+	k.SymbolPrefix += "_packed"
+	k.kernels, k.states, k.isPacked = TiledKernels, states, true
+	k.hasFastPath, k.hasRecords, k.hasRowFlags, k.pipelinesManyRows = false, false, false, false
+	if !k.isLinear {
+		k.Image = "scan_packed"
+	}
+	return &k
+}
+
+// Kinds of packed sequences, by the kind of other rows.
+var Packed = map[*Kind]*Kind{
+	Cumsum:              packed(Cumsum, [2]stateSizes{{0, 16}, {0, 16}}),
+	Cumprod:             packed(Cumprod, [2]stateSizes{{12, 20}, {24, 40}}),
+	Cumextremum:         packed(Cumextremum, [2]stateSizes{{8, 8}, {16, 16}}),
+	Logcumsumexp:        packed(Logcumsumexp, [2]stateSizes{{12, 12}, {24, 24}}),
+	ForwardCumprod:      packed(ForwardCumprod, [2]stateSizes{{0, 16}, {0, 24}}),
+	ForwardCumextremum:  packed(ForwardCumextremum, [2]stateSizes{{0, 8}, {0, 16}}),
+	ForwardIndices:      packed(ForwardIndices, [2]stateSizes{{0, 16}, {0, 24}}),
+	ForwardLogcumsumexp: packed(ForwardLogcumsumexp, [2]stateSizes{{0, 12}, {0, 24}}),
+	Linear:              packed(Linear, Linear.states),
+	LinearBackward:      packed(LinearBackward, LinearBackward.states),
+}
 
 // Kinds are all kinds. Each row says everything about one: its symbols and image, its traits, and
 // its tuned numbers. Those were measured on an H100 SXM5, except for linear recurrences, which have

@@ -20,6 +20,10 @@ type Scan struct {
 	IsReversed  bool // kernels read rows from the end, so that their suffix runs from the first position to the last
 	IsMinimum   bool // cummin
 	FirstWins   bool // of equal values
+	// IsExclusive: the rows of Plain have one position less, and the output has Empty at the
+	// position that is left out, the first or, of a gradient, the last.
+	IsExclusive bool
+	Empty       float64
 }
 
 // run is one run of a scan.
@@ -41,20 +45,33 @@ type run struct {
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.Plain, args: args, workspace: workspace, queue: queue}
 	numbers, onlyCarry := r.prepare()
+	if err := r.scan(&numbers, onlyCarry); err != nil {
+		return err
+	}
+	return r.finishEnds(&numbers)
+}
+
+// scan launches the scan itself.
+func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 	p := &r.problem
 	byIndices := p.Kind.readsIndices
-	if p.Rows == 0 || p.Length == 0 && numbers[suffixOut] < 0 {
+	if p.Rows == 0 || p.Length == 0 && (numbers[suffixOut] < 0 || p.Kind.isLinear) {
 		return nil
 	}
-	c := r.configure(&numbers)
+	c := r.configure(numbers)
 	if c.ThreadsAcross > 0 && r.operands.dims == 0 { // a panel of one column
 		r.operands.dims, r.operands.extent[0] = 1, 1
 	}
-	if s.IsReversed {
+	if r.IsReversed {
 		r.operands.reverse(p, &c)
 	}
 	if byIndices || c.Cooperative {
 		if err := r.clear((c.FlagBytes + statusTotalBytes(p, &c)) / 16); err != nil {
+			return err
+		}
+	}
+	if p.Kind.isPacked {
+		if err := r.storeHeads(); err != nil {
 			return err
 		}
 	}
@@ -67,7 +84,7 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 	switch {
 	case byIndices:
 		r.pack(&c, 0, 0)
-		return queue.Submit(r.numberOf(Repair), min(p.Rows, repairCTAsPerSM*p.Device.NumSMs), launch.BlockThreads)
+		return r.queue.Submit(r.numberOf(Repair), min(p.Rows, repairCTAsPerSM*p.Device.NumSMs), launch.BlockThreads)
 	case c.NeedsFallback:
 		fallback := Fallback(p, &c)
 		return r.phases(&fallback, FlagFallback)
@@ -99,6 +116,9 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 		return r.queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
 	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, p.Kind.isLinear)
+	if r.IsExclusive {
+		r.operands.leaveOneOut(map[bool]int{true: result, false: scanned}[r.IsForward], r.scansFromEnd())
+	}
 	if r.IsForward && !p.Kind.isLinear {
 		r.operands.reverseChunks(suffixIn)
 	}
@@ -115,7 +135,7 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 func (r *run) numberOf(kernel string) int {
 	kernels := r.problem.Kind.Kernels()
 	if r.problem.Carries {
-		kernels = CarryKernels
+		kernels = TiledKernels
 	}
 	return r.firstKernel + slices.Index(kernels, kernel)
 }

@@ -38,10 +38,10 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 		numbers[i] = -1
 	}
 	switch {
-	case s.Plain.Kind == Linear:
+	case s.Plain.Kind.isLinear && s.IsForward:
 		numbers[scanned], numbers[saved], numbers[result] = operand.LinearB, operand.LinearA, operand.LinearH
 		numbers[suffixIn], numbers[suffixOut] = operand.LinearInitial, operand.LinearFinal
-	case s.Plain.Kind == LinearBackward:
+	case s.Plain.Kind.isLinear:
 		numbers[scanned], numbers[saved], numbers[states] = operand.LinearDH, operand.LinearBackwardA, operand.LinearBackwardH
 		numbers[result], numbers[second] = operand.LinearDB, operand.LinearDA
 		numbers[prefixIn], numbers[suffixIn], numbers[suffixOut] = operand.LinearBackwardInitial, operand.LinearDFinal, operand.LinearDInitial
@@ -62,6 +62,22 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 		}
 	}
 	return numbers, hasIndices
+}
+
+// boundsNumber is the number of the bounds of packed sequences in the arguments of a run; -1: it has
+// none.
+func (s *Scan) boundsNumber() int {
+	switch {
+	case !s.Plain.Kind.isPacked:
+		return -1
+	case s.Plain.Kind.isLinear && s.IsForward:
+		return operand.LinearSeqlens
+	case s.Plain.Kind.isLinear:
+		return operand.LinearBackwardSeqlens
+	case s.IsForward:
+		return operand.ForwardSeqlens
+	}
+	return operand.Seqlens
 }
 
 // stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
@@ -165,6 +181,16 @@ func (o *stridedOperands) canCoalesce(k int, stride [numRoles]int64) bool {
 	return true
 }
 
+// leaveOneOut makes an exclusive scan an inclusive one of all positions but one: `late`, the result or
+// dy, begins one position later in scan order, which may run from the end of memory.
+func (o *stridedOperands) leaveOneOut(late int, fromEnd bool) {
+	for i := range numElementRoles {
+		if (i == late) != fromEnd {
+			o.first[i] += o.step[i]
+		}
+	}
+}
+
 // reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp,
 // are mirrored together, so that they still do.
 func (o *stridedOperands) reverse(p *Problem, c *Config) {
@@ -173,7 +199,7 @@ func (o *stridedOperands) reverse(p *Problem, c *Config) {
 			continue
 		}
 		if i < numElementRoles {
-			o.first[i] = (p.Length - 1) * o.step[i]
+			o.first[i] += (p.Length - 1) * o.step[i]
 			o.step[i] = -o.step[i]
 		}
 		if c.RowsPerWarp > 0 && o.dims == 1 {

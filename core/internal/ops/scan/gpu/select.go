@@ -95,8 +95,8 @@ func anyKind(*Kind) bool { return true }
 // general kernel for rows is used.
 func Select(p *Problem, l *Layout) Config {
 	baseline, columns := baselineFor(p, l)
-	if p.Carries {
-		baseline, columns = carryBaseline(p, l)
+	if p.hasTiledKernelsAlone() {
+		baseline, columns = tiledBaseline(p, l)
 		return Configure(p, baseline, columns)
 	}
 	atRunTime := p.Device.Limits != nil

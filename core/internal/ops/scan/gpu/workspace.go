@@ -2,7 +2,7 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// The workspace of a run: flags, tile-status words of cooperative launches, the states that splits
+// The workspace of a run: flags or heads, tile-status words of cooperative launches, the states that splits
 // and tiles pass on (prefixes of splits, prefixes before tiles, suffixes of splits), and record
 // flags.
 
@@ -46,6 +46,15 @@ func IndexFlagBytes(p *Problem) int64 {
 	return num.Align16(4 * (1 + p.Rows))
 }
 
+// headBytes is the room for the heads of packed sequences: a bit for each position of a row, and for
+// the one behind it. Kernels read two words of 32 bits at once.
+func headBytes(p *Problem) int64 {
+	if !p.Kind.isPacked {
+		return 0
+	}
+	return num.Align16(4 * (p.Length/32 + 2))
+}
+
 // statusPrefixBytes is the room for the status words of the prefixes of splits.
 func statusPrefixBytes(p *Problem, c *Config) int64 {
 	return statusBytes * c.Segments * c.Splits * num.CeilDiv(statesOf(p).prefix, statusPayload)
@@ -83,8 +92,8 @@ func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 		return most
 	}
 	kernels, columns := []string{rowBaseline(p, false), ColumnTiled}, append([]int64{p.Inner}, others...)
-	if p.Carries { // column_tiled takes the rows of several dimensions as columns
-		kernels, columns = CarryKernels, append(columns, p.Rows)
+	if p.hasTiledKernelsAlone() { // column_tiled takes the rows of several dimensions as columns
+		kernels, columns = TiledKernels, append(columns, p.Rows)
 	}
 	if p.Kernel != "" {
 		kernels, columns = []string{baselineOf(p.Kernel)}, append(columns, 1)
@@ -108,6 +117,9 @@ func ContiguousWorkspaceBytes(p *Problem) int64 {
 	}
 	layout := ContiguousLayout(p)
 	baseline, columns := baselineFor(p, &layout)
+	if p.hasTiledKernelsAlone() {
+		baseline, columns = tiledBaseline(p, &layout)
+	}
 	return maxBytesOf(p, baseline, columns)
 }
 

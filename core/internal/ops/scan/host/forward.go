@@ -38,7 +38,7 @@ func (s *Scan) RunForward(args []tensor.Tensor, bounds []int64) {
 		s.runForwardChunk(args)
 		return
 	}
-	s.forEachLength(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.forwardInitial[0], (*Scan).forward)
+	s.forEachLength(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.Empty(), (*Scan).forward)
 }
 
 // forward computes y and the indices of rows, or of sequences of one length.

@@ -40,6 +40,7 @@ type Scan struct {
 	Carries    bool // rows have carries
 	// IsExclusive: y at a position is the scan of the positions before it.
 	IsExclusive bool
+	IsPacked    bool            // runs have the bounds of sequences
 	packed      *equalSequences // of a part of a run; nil: rows are one sequence each
 }
 

@@ -1,0 +1,18 @@
+// Kernels of scans of packed sequences and of their gradients. They are those of the general kinds.
+#include "scan/export.cuh"
+#include "scan/kinds/packed.cuh"
+
+#define EXPORT_PACKED(name, T, A, kind, Kind) \
+    EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
+        kTiledCTAsPerSM, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
+        kTiledCTAsPerSM, ScanArgs, column_tiled<Packed<Kind<A>>, T>(args))
+
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumprod, Cumprod)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_logcumsumexp, LogcumsumexpApart)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_cumprod, ForwardCumprod)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_cumextremum, ForwardValues)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_indices, ForwardIndices)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_logcumsumexp, ForwardLogcumsumexp)
