@@ -122,7 +122,7 @@ PAGES = [
         "torch",
         "sternway.torch",
         "Functions and modules for tensors that require gradients, imported as `st`: see [Autograd](../autograd.md).",
-        [*stated("sternway.torch"), "sternway.torch._patch_rope.RopePatch"],
+        [*stated("sternway.torch"), "sternway.torch._patches.Patch"],
         module="sternway.torch",
     ),
     Page(

@@ -17,7 +17,7 @@ import sternway.jax
 import sternway.torch
 import sternway.torch.distributed
 from sternway._plan import Plan
-from sternway.torch._patch_rope import RopePatch
+from sternway.torch._patches import Patch
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MODULES = (sternway, sternway.jax, sternway.torch, sternway.torch.distributed)
@@ -27,11 +27,11 @@ ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)
 
 
 def public() -> dict[str, Any]:
-    """Public objects by name: modules, what they export, the handle of patch_rope, and public methods of the classes."""
+    """Public objects by name: modules, what they export, the handle of a patch, and public methods of the classes."""
     found: dict[str, Any] = {module.__name__: module for module in MODULES}
     for module in MODULES:
         found |= {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__ if name != "__version__"}
-    found["RopePatch"] = RopePatch
+    found["Patch"] = Patch
     for thing in [x for x in found.values() if inspect.isclass(x)]:
         found |= {f"{method.__qualname__}": method for method in methods(thing)}
     return found
@@ -76,10 +76,10 @@ def required(thing: Any) -> dict[str, list[str] | None]:
         return needs | ({} if thing.__name__ in RAISES_NOTHING else {"Raises": None}) | {"Example": None}
     if issubclass(thing, Plan):
         return {"Operands": None, "Raises": None, "Example": None}
-    if thing is RopePatch or thing in FILLED_BY_SELECT or issubclass(thing, sternway.Error):
+    if thing is Patch or thing in FILLED_BY_SELECT or issubclass(thing, sternway.Error):
         fields = [name for base in thing.__mro__[:2] for name in vars(base).get("__annotations__", ()) if name[0] != "_"]
         own = fields if thing is sternway.Error or not issubclass(thing, Exception) else set(fields) - set(COMMON)
-        return {"Attributes": sorted(own)} | ({} if thing is RopePatch else {"Example": None})
+        return {"Attributes": sorted(own)} | ({} if thing is Patch else {"Example": None})
     return {"Args": parameters(thing), "Raises": None, "Example": None}
 
 
@@ -122,7 +122,7 @@ def test_the_walk_finds_what_there_is() -> None:
         "sternway.KernelSku",
         "Plan.run",
         "Descriptor.from_json",
-        "RopePatch.undo",
+        "Patch.undo",
     ):
         assert name in PUBLIC
     assert all(inspect.getdoc(PUBLIC[name]) for name in PUBLIC if is_property(name))

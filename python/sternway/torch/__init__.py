@@ -25,6 +25,7 @@ from . import (
     _fake_quantize,
     _lerp,
     _linear_recurrence,
+    _patch_recurrence,
     _patch_rope,
     _rope,
     _rope_tables,
@@ -40,6 +41,7 @@ from ._fake_quantize import *
 from ._lerp import *
 from ._linear_recurrence import *
 from ._modules import let_quantization_find_modules as _let_quantization_find_modules
+from ._patch_recurrence import *
 from ._patch_rope import *
 from ._rope import *
 from ._rope_tables import *
@@ -53,6 +55,7 @@ __all__ = [
     *_fake_quantize.__all__,
     *_lerp.__all__,
     *_linear_recurrence.__all__,
+    *_patch_recurrence.__all__,
     *_patch_rope.__all__,
     *_rope.__all__,
     *_rope_tables.__all__,

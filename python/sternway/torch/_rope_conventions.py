@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from ._comparison import apart, derived, near
 from ._rope import rotate_by_tables
 
 
@@ -105,7 +104,7 @@ def find(function: Function, key: Key, likely: Convention | None = None) -> Conv
     Args:
         likely: a convention to begin with.
     """
-    with _apart():
+    with apart():
         outputs, wide = (_dtypes(function, _call_of(key, wide)) for wide in (False, True))
         truth = _derived(function, _call_of(key, wide=True))
         if outputs is None or wide is None or truth is None:
@@ -113,26 +112,15 @@ def find(function: Function, key: Key, likely: Convention | None = None) -> Conv
         first = [] if likely is None else [likely._replace(outputs=wide)]
         for convention in itertools.chain(first, _candidates(key, wide)):
             ours = _derived(functools.partial(turned, convention), _call_of(key, wide=True))
-            if ours is not None and all(map(_near, ours, truth)):
+            if ours is not None and all(map(near, ours, truth)):
                 return convention._replace(outputs=outputs)
     return None
 
 
 def accepts(function: Function, key: Key) -> bool:
     """Whether a function accepts calls of a key and returns results with the shapes of its operands."""
-    with _apart():
+    with apart():
         return _dtypes(function, _call_of(key, wide=True)) is not None
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """Run on real tensors with gradients, outside the modes and transforms of the caller."""
-    functorch = torch._C._DisableFuncTorch()
-    try:
-        with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        del functorch
 
 
 def _call_of(key: Key, wide: bool) -> Call:
@@ -161,20 +149,7 @@ def _dtypes(function: Function, call: Call) -> Any:
 
 def _derived(function: Function, call: Call) -> list[Tensor] | None:
     """The results of a call and its gradients with respect to all operands. None: the call fails."""
-    try:
-        result = function(call)
-        results = [result] if isinstance(result, Tensor) else [y for y in result if y is not None]
-        random = torch.Generator("cpu").manual_seed(1)
-        dy = [torch.randn(y.shape, generator=random, dtype=y.dtype, device="cpu") for y in results]
-        leaves = (*call.inputs, call.cos, call.sin)
-        return [*results, *torch.autograd.grad(results, leaves, dy, allow_unused=True, materialize_grads=True)]
-    except Exception:
-        return None  # the model's function refuses as it likes, and ours refuses some candidates
-
-
-def _near(a: Tensor, b: Tensor) -> bool:
-    """Whether two results are equal within the rounding errors of float32."""
-    return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-5)
+    return derived(lambda: function(call), (*call.inputs, call.cos, call.sin))
 
 
 def _candidates(key: Key, outputs: Any) -> Iterator[Convention]:

@@ -7,13 +7,13 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._autograd.calls import FLOATS
+from ._patches import is_readable, methods, names_in, original_of, parameters_of
 from ._rope_conventions import Call, Key, accepts, find
 
 _ROTATION = re.compile(r"rot|rope", re.IGNORECASE)
@@ -50,7 +50,7 @@ class Rotation:
         dim = given.get("unsqueeze_dim")
         call = Call(inputs, given.get("cos"), given.get("sin"), dim)  # type: ignore[arg-type]
         tensors = (*inputs, call.cos, call.sin)
-        if not all(map(_usable, tensors)) or not (dim is None or isinstance(dim, int)):
+        if not all(map(is_readable, tensors)) or not (dim is None or isinstance(dim, int)):
             return None
         return call if all(t.device == call.cos.device for t in tensors) else None  # type: ignore[union-attr]
 
@@ -105,26 +105,10 @@ class Rotation:
         return found is not None
 
 
-def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function).parameters)
-    except (TypeError, ValueError):
-        return {}
-
-
-def _usable(x: Any) -> bool:
-    """Whether x is a tensor that the kernels read; a subclass may behave differently."""
-    if not isinstance(x, Tensor) or x.dtype not in FLOATS or x.dim() == 0 or x.numel() == 0:
-        return False
-    if torch.compiler.is_compiling():
-        return True
-    return type(x) in (Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda") and not x.is_neg()
-
-
 def places(model: torch.nn.Module) -> list[Place]:
     """The namespaces and names under which the classes and modules of a model find functions that rotate."""
     found: dict[tuple[int, str], Place] = {}
-    for function in _methods(model):
+    for function in methods(model):
         found.update({(id(space), name): (space, name) for space, name in places_in(function)})
     for module in model.modules():
         space = vars(module)
@@ -138,12 +122,8 @@ def places_in(function: Any) -> list[Place]:
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return []
-    space, names, codes = function.__globals__, set[str](), [function.__code__]
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes.extend(c for c in code.co_consts if isinstance(c, CodeType))
-    return [(space, name) for name in sorted(names) if name in space and _rotates(name, space[name])]
+    space = function.__globals__
+    return [(space, name) for name in sorted(names_in(function)) if name in space and _rotates(name, space[name])]
 
 
 def _rotates(name: str, value: Any) -> bool:
@@ -156,26 +136,6 @@ def _rotates(name: str, value: Any) -> bool:
 def has_tables(function: Callable[..., Any]) -> bool:
     """Whether a function has parameters for cosines and sines."""
     return {"cos", "sin"} <= parameters_of(function).keys()
-
-
-def original_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's own function; the argument may be its replacement."""
-    slot = getattr(function, "_sternway_slot", None)
-    return function if slot is None else slot.original
-
-
-def _methods(model: torch.nn.Module) -> Iterator[FunctionType]:
-    """The methods of the classes of a model, without those of torch."""
-    classes = dict.fromkeys(base for module in model.modules() for base in type(module).__mro__)
-    for cls in classes:
-        if cls.__module__.partition(".")[0] in ("torch", "builtins", "abc"):
-            continue
-        for value in vars(cls).values():
-            function = (
-                inspect.unwrap(getattr(value, "__func__", value)) if callable(getattr(value, "__func__", value)) else None
-            )
-            if isinstance(function, FunctionType):
-                yield function
 
 
 @torch.no_grad()
