@@ -60,7 +60,8 @@ constexpr i64 kNoResult = 1024;
 constexpr i64 kStateInWide = 2048;
 constexpr i64 kStateOutWide = 4096;
 constexpr i64 kInitialWide = 8192;
-// gradients of exclusive scans of packed sequences: the last position of each is left out
+// Exclusive scans of packed kinds: results are those of the position before or, of a gradient with
+// a prefix, the last position of each sequence is left out.
 constexpr i64 kExclusive = 16384;
 constexpr int kHeadPositions = 32768;  // positions of a CTA of scan_heads
 

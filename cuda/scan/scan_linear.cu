@@ -10,10 +10,19 @@ FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence_backward, LinearBackward)
 #define EXPORT_PACKED_LINEAR(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
         kTiledCTAsPerSM, LinearArgs, row_tiled<Kind<A>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
+        1, LinearArgs, row_resident<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
         kTiledCTAsPerSM, LinearArgs, column_tiled<Kind<A>, T>(args))
 FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence, PackedLinear)
 FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence_backward, PackedLinearBackward)
+
+#define EXPORT_PACKED_LINEAR_PIPELINED(name, T, A, kind, Kind) \
+    EXPORT_THREADS(kind##_packed_column_pipelined_##name, kColumnPipelinedThreads, \
+        1, LinearArgs, column_pipelined<Kind<A>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_row_pipelined_##name, kRowPipelinedThreads, \
+        Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], LinearArgs, row_pipelined<Kind<A>, T>(args))
+FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR_PIPELINED, linear_recurrence, PackedLinear)
 
 #define EXPORT_PASS(name, T, A, ...) \
     EXPORT_THREADS(linear_pass_##name, kBlockThreads, 1, LinearArgs, pass_states<A, T>(args))

@@ -5,6 +5,8 @@
 #define EXPORT_PACKED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
         kTiledCTAsPerSM, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
+        Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_resident<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
         kTiledCTAsPerSM, ScanArgs, column_tiled<Packed<Kind<A>>, T>(args))
 
@@ -16,3 +18,16 @@ FOR_EACH_FLOAT(EXPORT_PACKED, scan_cumprod, ForwardCumprod)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_cumextremum, ForwardValues)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_indices, ForwardIndices)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_logcumsumexp, ForwardLogcumsumexp)
+
+// The pipelined kernels, for kinds without a prefix.
+#define EXPORT_PACKED_PIPELINED(name, T, A, kind, Kind) \
+    EXPORT_THREADS(kind##_packed_column_pipelined_##name, kColumnPipelinedThreads, \
+        1, ScanArgs, column_pipelined<Packed<Kind<A>>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_row_pipelined_##name, kRowPipelinedThreads, \
+        Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_pipelined<Packed<Kind<A>>, T>(args))
+
+FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_backward_cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_cumprod, ForwardCumprod)
+FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_cumextremum, ForwardValues)
+FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_indices, ForwardIndices)
+FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_logcumsumexp, ForwardLogcumsumexp)

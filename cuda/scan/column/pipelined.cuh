@@ -5,6 +5,7 @@
 
 #include "common/async_copy.cuh"
 #include "scan/pipeline/async_pipeline.cuh"
+#include "scan/state/heads.cuh"
 #include "scan/tile/store_indices.cuh"
 
 constexpr int kColumnPipelinedWarps = kColumnPipelinedThreads / 32;
@@ -244,7 +245,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     __device__ void find_suffix(int t, uint4* stage)
     {
         const int rows = rows_left - t * ROWS;
-        const unsigned segment_heads = split == 0 && t == 0 && warp == 0;
+        unsigned segment_heads = split == 0 && t == 0 && warp == 0;
+        if constexpr (K::READS_HEADS) segment_heads = heads_at<R>(args, args.n - rows + warp * R);
         if (owns_column()) {
             if constexpr (K::NEEDS_PREFIX)
                 shared.carry_prefix[threadIdx.x / W].at[threadIdx.x % W] = K::combine(prefix, prefix_in_split);

@@ -21,13 +21,49 @@ struct Closable {
     static __device__ Closable identity() { return {S::identity(), 0}; }
 };
 
+// Heads of a thread are one word, so that it owns at most 32 elements; rows that are not striped are
+// transposed in shared memory, which has room for four vectors of a thread.
+template <typename T>
+struct PackedTuning : T {
+    static constexpr int at_most_4(int n) { return n < 4 ? n : 4; }
+    static constexpr int ROW_PIPELINED_VECTORS[] = {
+        at_most_4(T::ROW_PIPELINED_VECTORS[0]), T::ROW_PIPELINED_VECTORS[1], T::ROW_PIPELINED_VECTORS[2]};
+    static constexpr int ROW_RESIDENT_VECTORS[] = {
+        at_most_4(T::ROW_RESIDENT_VECTORS[0]), at_most_4(T::ROW_RESIDENT_VECTORS[1]),
+        at_most_4(T::ROW_RESIDENT_VECTORS[2])};
+};
+
+// The result of a scan whose running value is this state; none for kinds without exclusive scans.
+struct NoValue {};
+template <typename S>
+__device__ NoValue value_of(const S&)
+{
+    return {};
+}
+template <typename A>
+__device__ A value_of(const SumSuffix<A>& state)
+{
+    return state.sum;
+}
+template <typename A>
+__device__ A value_of(const WideProduct<A>& state)
+{
+    return state.value();
+}
+template <typename A>
+__device__ A value_of(const LogSum<A>& state)
+{
+    return state.m + log_1p<false>(state.t);
+}
+
 template <typename K>
 struct Packed : K {
-    static constexpr bool READS_HEADS = true;
+    static constexpr bool READS_HEADS = true, STRIPED_ROWS = false;
     // Sums of segments are closed by heads already, which are records.
     static constexpr bool CLOSES_SUFFIX = !K::SEGMENTED_SUM;
     template <typename T>
     using FastPathFor = void;
+    using Tuning = PackedTuning<typename K::Tuning>;
     using Prefix = std::conditional_t<K::NEEDS_PREFIX, Closable<typename K::Prefix, false>, NoPrefix>;
     using Suffix = std::conditional_t<CLOSES_SUFFIX, Closable<typename K::Suffix, true>, typename K::Suffix>;
     using Carry = std::conditional_t<CLOSES_SUFFIX, Closable<typename K::Carry, true>, typename K::Carry>;
@@ -61,6 +97,14 @@ struct Packed : K {
     template <int I, int N, bool SEG>
     struct ThreadScan : K::template ThreadScan<I, N, true> {
         using Base = typename K::template ThreadScan<I, N, true>;
+        using A = typename K::Number;
+        bool is_exclusive;
+
+        __device__ void begin(const ScanArgs& args)
+        {
+            Base::begin(args);
+            is_exclusive = args.flags & kExclusive;
+        }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned heads)
@@ -86,10 +130,23 @@ struct Packed : K {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X& x, const Y& y, unsigned heads, const Store& store)
         {
-            if constexpr (CLOSES_SUFFIX)
-                Base::finish(after.state, x, y, heads, store);
-            else
+            if constexpr (!CLOSES_SUFFIX) {
                 Base::finish(after, x, y, heads, store);
+            } else if constexpr (__is_same(decltype(value_of(after.state)), NoValue)) {
+                Base::finish(after.state, x, y, heads, store);
+            } else {  // the result of an exclusive scan is that of the next element, before the last none
+                const A empty = value_of(K::Suffix::identity());
+                A next = value_of(after.state);
+                Base::finish(after.state, x, y, heads, [&](int c, const A(&results)[N]) {
+                    A shifted[N];
+#pragma unroll
+                    for (int v = N - 1; v >= 0; --v) {
+                        shifted[v] = is_exclusive ? next : results[v];
+                        next = heads >> (c * N + v) & 1 ? empty : results[v];
+                    }
+                    store(c, shifted);
+                });
+            }
         }
     };
 };

@@ -6,6 +6,7 @@
 
 #include "common/async_copy.cuh"
 #include "scan/pipeline/cooperative_row.cuh"
+#include "scan/state/heads.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/store_indices.cuh"
 
@@ -149,9 +150,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             base = widen<A>(reinterpret_cast<const T*>(args.inputs[kSaved].data)[offsets.inputs[kSaved]]);
     }
 
-    // The bit of the element that begins the row.
+    // The bits of the elements of the thread that begin the row, or a packed sequence.
     __device__ unsigned segment_heads(int t) const
     {
+        if constexpr (K::READS_HEADS) return heads_at<I>(args, first_position(t) + static_cast<int>(threadIdx.x) * I);
         const int misalignment = row_end - static_cast<int>(args.n);
         return t == 0 && static_cast<int>(threadIdx.x) == misalignment / I ? 1u << misalignment % I : 0;
     }
@@ -196,6 +198,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         Vector xs[U], ys[U];
         ThreadScan thread;
         Retained retained;
+        unsigned heads;  // READS_HEADS
 
         __device__ auto x() const { return Elements<A, T, V, U>{xs}; }
         __device__ auto y() const { return Elements<A, T, V, U>{ys}; }
@@ -206,8 +209,14 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         }
     };
 
+    __device__ unsigned heads_of(const ThreadTile& own, int t) const
+    {
+        return K::READS_HEADS ? own.heads : segment_heads(t);
+    }
+
     __device__ void load(ThreadTile& own, int t, uint4* stage) const
     {
+        if constexpr (K::READS_HEADS && !K::HAS_SEQUENCES) own.heads = segment_heads(t);
         if constexpr (READS_X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
         read_dy(stage + (READS_X ? OPERAND : 0), own.ys, t);
         own.thread.begin(args);
@@ -256,12 +265,12 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             if constexpr (K::NEEDS_PREFIX) shared.carry_prefix[0] = K::combine(prefix, prefix_in_split);
             shared.carry_suffix[0] = K::from_carry(suffix);
         }
-        if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffix_of_thread = own.thread.suffix(own.x(), own.y(), segment_heads(t));
+        if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffix_of_thread = own.thread.suffix(own.x(), own.y(), heads_of(own, t));
         if constexpr (K::NEEDS_PREFIX) {
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 prefix_of_thread = own.thread.product;
             else
-                prefix_of_thread = own.thread.prefix(own.x(), segment_heads(t));
+                prefix_of_thread = own.thread.prefix(own.x(), heads_of(own, t));
             const Prefix all = inclusive_prefix<K>(prefix_of_thread, lane);
             if (lane == 31) shared.warp_prefixes[warp] = all;
             prefix_of_thread = shuffle_up(all, 1);
@@ -275,10 +284,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             prefix_of_thread = K::combine(
                 K::combine(shared.carry_prefix[0], combined(&shared.warp_prefixes[0], warp, K::Prefix::identity())),
                 prefix_of_thread);
-            own.thread.enter(prefix_of_thread, own.x(), own.y(), segment_heads(t));
+            own.thread.enter(prefix_of_thread, own.x(), own.y(), heads_of(own, t));
         }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
-            suffix_of_thread = own.thread.suffix(own.x(), own.y(), segment_heads(t));
+            suffix_of_thread = own.thread.suffix(own.x(), own.y(), heads_of(own, t));
             exclusive_suffix(suffix_of_thread);
             __syncthreads();
         }
@@ -301,12 +310,12 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         load(own, t, stage);
         if constexpr (K::NEEDS_PREFIX) {
             if constexpr (K::PREFIX_FROM_SUFFIX)
-                own.thread.suffix(own.x(), own.y(), segment_heads(t));
+                own.thread.suffix(own.x(), own.y(), heads_of(own, t));
             else
-                own.thread.prefix(own.x(), segment_heads(t));
-            own.thread.enter(own.retained.prefix, own.x(), own.y(), segment_heads(t));
+                own.thread.prefix(own.x(), heads_of(own, t));
+            own.thread.enter(own.retained.prefix, own.x(), own.y(), heads_of(own, t));
         } else if constexpr (K::KEEPS_ELEMENTS) {
-            own.thread.suffix(own.x(), own.y(), segment_heads(t));
+            own.thread.suffix(own.x(), own.y(), heads_of(own, t));
         }
     }
 
@@ -331,7 +340,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         }
         own.rematerialize_all();
         Vector(&out)[U] = own.ys;
-        own.thread.finish(K::combine(own.retained.suffix, shared.carry_suffix[0]), own.x(), own.y(), segment_heads(t),
+        own.thread.finish(K::combine(own.retained.suffix, shared.carry_suffix[0]), own.x(), own.y(), heads_of(own, t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
         store(stage + (READS_X ? OPERAND : 0), out, t);

@@ -137,7 +137,7 @@ struct RowTile {
     // In the gradient of an exclusive scan, replaces the last element of each packed sequence.
     static __device__ void leave_out_ends(const ScanArgs& args, const Span& span, Vector (&word)[U], T pad)
     {
-        if constexpr (K::READS_HEADS && !K::HAS_SEQUENCES) {
+        if constexpr (K::READS_HEADS && K::NEEDS_PREFIX) {
             if (args.flags & kExclusive)
                 replace_elements(word, heads_at<I>(args, span.first + static_cast<int>(threadIdx.x % 32) * I + 1), pad);
         }

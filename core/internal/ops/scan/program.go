@@ -48,23 +48,26 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 	kind := ByName[p.Kind]
 	scan := &gpu.Scan{
 		Plain: problemOf(kind.backward, p, s, numSMs, preference),
-		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum, IsExclusive: s.IsExclusive,
+		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum,
 	}
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
 		scan.Plain.Kind, scan.IsForward, scan.IsReversed, scan.Empty = kind.forward, true, !s.IsReversed, kind.recurrence.Empty()
 	}
-	if s.IsExclusive {
+	hasNoPrefix := scan.IsForward || kind.IsOwnGradient()
+	// The operands of rows that lie apart by a position are not aligned alike.
+	scan.ShiftsResults = s.IsExclusive && hasNoPrefix && (s.IsPacked || scan.Plain.Inner == 1)
+	if scan.LeavesOneOut = s.IsExclusive && !scan.ShiftsResults; scan.LeavesOneOut {
 		scan.Plain.Length = max(0, scan.Plain.Length-1)
 	}
-	if s.IsPacked {
+	if s.IsPacked || scan.ShiftsResults {
 		scan.Plain.Kind = gpu.Packed[scan.Plain.Kind]
-		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.TiledKernels, asked) {
-			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.TiledKernels)+" with sequences", fmt.Sprintf("%q", asked), "")
+		if asked := preference.Kernel; asked != "" && !scan.Plain.Kind.HasKernel(asked) {
+			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(scan.Plain.Kind.Kernels())+" for packed sequences", fmt.Sprintf("%q", asked), "")
 		}
 	}
 	if scan.Plain.Carries {
-		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.TiledKernels, asked) {
-			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.TiledKernels)+" with carries", fmt.Sprintf("%q", asked), "")
+		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.CarryKernels, asked) {
+			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.CarryKernels)+" with carries", fmt.Sprintf("%q", asked), "")
 		}
 		if scan.IsForward && kind.ReadsIndices { // a carry has the index
 			scan.Plain.Kind = gpu.ForwardIndices
@@ -182,7 +185,7 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 		if kind == gpu.ForwardIndices { // which has the kernels of the values
 			kind = gpu.ForwardCumextremum
 		}
-		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.TiledKernels)
+		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
 		return list
 	}
 	add(kind.Image, kind.SymbolPrefix+"_", kind.Kernels())

@@ -32,7 +32,9 @@ const (
 	FlagStateInWide
 	FlagStateOutWide
 	FlagInitialWide
-	FlagExclusive // gradients of exclusive scans of packed sequences: the last position of each is left out
+	// Exclusive scans of packed kinds: results are those of the position before or, of a gradient
+	// with a prefix, the last position of each sequence is left out.
+	FlagExclusive
 )
 
 // Launches that prepare and finish a scan.
@@ -166,7 +168,7 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	a.stages, a.statusOffset = c.Stages, c.StatusOffset+status
 	// vectorFlags of the selected kernel; layoutOf asked for those of row_cluster and
 	// row_pipelined.
-	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | flagIf(r.IsExclusive && !r.IsForward, FlagExclusive)
+	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | flagIf(r.ShiftsResults || r.LeavesOneOut, FlagExclusive)
 	// Both are 0 for a kernel without flags, status words and states, such as row_resident of
 	// cumprod.
 	a.stateOffset, a.recordOffset = c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c)
@@ -206,7 +208,7 @@ func (r *run) setOperand(to *Strided, role int) {
 
 // setBounds describes the bounds of packed sequences, if the run has any.
 func (r *run) setBounds(to *Bounds) {
-	if number := r.boundsNumber(); number >= 0 {
+	if number := r.boundsNumber(r.args); number >= 0 {
 		t := &r.args[number]
 		r.queue.SetAddress(&to.data, number, t.Data)
 		to.count, to.step = t.Shape[0], t.ElementStrides()[0]

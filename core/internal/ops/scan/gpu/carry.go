@@ -7,15 +7,11 @@ import (
 // Scans with carries (cuda/scan/state/carry.cuh) have two kernels, row_tiled and column_tiled of
 // the general kinds, which take any layout. Their CTAs read the states that enter a row once.
 
-// TiledKernels are the kernels of every kind with carries, in the order of a plan's symbols.
-var TiledKernels = []string{RowTiled, ColumnTiled}
+// CarryKernels are the kernels of every kind with carries, in the order of a plan's symbols.
+var CarryKernels = []string{RowTiled, ColumnTiled}
 
-// hasTiledKernelsAlone reports whether the kernels are those of runs with carries, which packed
-// sequences have as well.
-func (p *Problem) hasTiledKernelsAlone() bool { return p.Carries || p.Kind.isPacked }
-
-// tiledBaseline is the kernel for a layout, and the number of adjacent columns that it takes.
-func tiledBaseline(p *Problem, l *Layout) (kernel string, columns int64) {
+// carryBaseline is the kernel for a layout, and the number of adjacent columns that it takes.
+func carryBaseline(p *Problem, l *Layout) (kernel string, columns int64) {
 	isLong := minCarryTileFraction*p.Length >= RowResidentThreads*TiledItems(p)
 	if p.Kernel == RowTiled || p.Kernel == "" && isLong && !l.AlongColumns {
 		return RowTiled, 1

@@ -24,6 +24,7 @@ var (
 	FastPathKernels = append(slices.Clone(prefixKernels), ColumnCluster)
 	generalKernels  = []string{RowPacked, RowResident, RowTiled, ColumnTiled}
 	indexKernels    = append(slices.Clone(generalKernels), Repair)
+	packedKernels   = []string{RowTiled, RowResident, ColumnTiled, ColumnPipelined, RowPipelined}
 	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
 )
 
@@ -66,8 +67,15 @@ func (k *Kind) HasKernel(name string) bool { return slices.Contains(k.kernels, n
 func packed(kind *Kind, states [2]stateSizes) *Kind {
 	k := *kind
 	k.SymbolPrefix += "_packed"
-	k.kernels, k.states, k.isPacked = TiledKernels, states, true
-	k.hasFastPath, k.hasRecords, k.hasRowFlags, k.pipelinesManyRows = false, false, false, false
+	k.kernels, k.states, k.isPacked = packedKernels, states, true
+	if kind.hasPrefix || kind == LinearBackward {
+		k.kernels = packedKernels[:3]
+	}
+	k.RowPipelinedVectors[0] = min(k.RowPipelinedVectors[0], 4) // heads of a thread are one word
+	for i := range k.RowResidentVectors {
+		k.RowResidentVectors[i] = min(k.RowResidentVectors[i], 4) // shared memory
+	}
+	k.hasFastPath, k.hasRecords, k.hasRowFlags = false, false, false
 	if !k.isLinear {
 		k.Image = "scan_packed"
 	}
@@ -77,7 +85,7 @@ func packed(kind *Kind, states [2]stateSizes) *Kind {
 // Kinds of packed sequences, by the kind of other rows.
 var Packed = map[*Kind]*Kind{
 	Cumsum:              packed(Cumsum, [2]stateSizes{{0, 16}, {0, 16}}),
-	Cumprod:             packed(Cumprod, [2]stateSizes{{12, 20}, {24, 40}}),
+	Cumprod:             packed(Cumprod, [2]stateSizes{{16, 24}, {24, 40}}),
 	Cumextremum:         packed(Cumextremum, [2]stateSizes{{8, 8}, {16, 16}}),
 	Logcumsumexp:        packed(Logcumsumexp, [2]stateSizes{{12, 12}, {24, 24}}),
 	ForwardCumprod:      packed(ForwardCumprod, [2]stateSizes{{0, 16}, {0, 24}}),

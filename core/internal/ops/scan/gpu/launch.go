@@ -20,10 +20,12 @@ type Scan struct {
 	IsReversed  bool // kernels read rows from the end, so that their suffix runs from the first position to the last
 	IsMinimum   bool // cummin
 	FirstWins   bool // of equal values
-	// IsExclusive: the rows of Plain have one position less, and the output has Empty at the
-	// position that is left out, the first or, of a gradient, the last.
-	IsExclusive bool
-	Empty       float64
+	// Exclusive scans. ShiftsResults: of packed kinds, the kernel stores the result of the position
+	// before. LeavesOneOut: the rows of Plain have one position less, and the output has Empty at
+	// the position that is left out, the first or, of a gradient, the last.
+	ShiftsResults, LeavesOneOut bool
+
+	Empty float64
 }
 
 // run is one run of a scan.
@@ -116,7 +118,7 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 		return r.queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
 	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, p.Kind.isLinear)
-	if r.IsExclusive {
+	if r.LeavesOneOut {
 		r.operands.leaveOneOut(map[bool]int{true: result, false: scanned}[r.IsForward], r.scansFromEnd())
 	}
 	if r.IsForward && !p.Kind.isLinear {
@@ -135,7 +137,7 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 func (r *run) numberOf(kernel string) int {
 	kernels := r.problem.Kind.Kernels()
 	if r.problem.Carries {
-		kernels = TiledKernels
+		kernels = CarryKernels
 	}
 	return r.firstKernel + slices.Index(kernels, kernel)
 }

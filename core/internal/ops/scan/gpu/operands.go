@@ -66,7 +66,15 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 
 // boundsNumber is the number of the bounds of packed sequences in the arguments of a run; -1: it has
 // none.
-func (s *Scan) boundsNumber() int {
+func (s *Scan) boundsNumber(args []tensor.Tensor) int {
+	number := s.boundsOperand()
+	if number >= 0 && !args[number].Given() { // an exclusive scan alone
+		return -1
+	}
+	return number
+}
+
+func (s *Scan) boundsOperand() int {
 	switch {
 	case !s.Plain.Kind.isPacked:
 		return -1

@@ -135,9 +135,12 @@ func (c *Config) distribute(items, splits, threads int64) {
 	c.Grid = c.Segments * c.Splits
 }
 
-// reserveFlags reserves workspace for reject flags, and for the counter of the grid barrier of the
+// reserveFlags reserves workspace for heads of packed sequences or for reject flags, and for the counter of the grid barrier of the
 // fallback pass, if the kind has a fast path.
 func (c *Config) reserveFlags(p *Problem, flags int64) {
+	if p.Kind.isPacked {
+		c.FlagBytes = headBytes(p)
+	}
 	if c.NeedsFallback = p.Kind.HasFastPath() && !p.Carries; c.NeedsFallback {
 		c.FlagBytes = num.Align16(4 * (flags + 1))
 	}

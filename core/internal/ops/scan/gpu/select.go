@@ -95,8 +95,8 @@ func anyKind(*Kind) bool { return true }
 // general kernel for rows is used.
 func Select(p *Problem, l *Layout) Config {
 	baseline, columns := baselineFor(p, l)
-	if p.hasTiledKernelsAlone() {
-		baseline, columns = tiledBaseline(p, l)
+	if p.Carries {
+		baseline, columns = carryBaseline(p, l)
 		return Configure(p, baseline, columns)
 	}
 	atRunTime := p.Device.Limits != nil
@@ -124,7 +124,10 @@ func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {
 	case p.Kernel == "" && l.AlongColumns:
 		return ColumnTiled, l.Columns
 	case p.Kernel == "":
-		return rowBaseline(p, l.RowsAdjacent), 1
+		if kernel = rowBaseline(p, l.RowsAdjacent); strategyOf(kernel).takesColumns {
+			return kernel, l.Columns
+		}
+		return kernel, 1
 	case !SupportsLength(p, p.Kernel):
 		return RowTiled, 1
 	}
@@ -142,6 +145,9 @@ func baselineOf(kernel string) string { return cmp.Or(strategyOf(kernel).baselin
 // rows of a warp are a whole number of vectors, because their row_resident also reads misaligned
 // rows.
 func rowBaseline(p *Problem, rowsAdjacent bool) string {
+	if p.Kind.isPacked {
+		return packedRowBaseline(p)
+	}
 	n, v := p.Length, p.Vector()
 	alignedRows := n * v / num.GCD(v, n) // elements of the fewest rows that are whole vectors
 	isShort := n <= rowPackedThreshold*RowPackedVectors*v && (rowsAdjacent || n < maxStridedPacked)
@@ -149,6 +155,17 @@ func rowBaseline(p *Problem, rowsAdjacent bool) string {
 	case isShort && (alignedRows <= warpThreads*RowPackedVectors*v || !p.Kind.HasFastPath()):
 		return RowPacked
 	case supportsLengthRowResident(p) && !tiledFillsDevice(p):
+		return RowResident
+	}
+	return RowTiled
+}
+
+// packedRowBaseline is the general kernel for rows of packed sequences.
+func packedRowBaseline(p *Problem) string {
+	switch {
+	case p.Length < minPackedRow: // CTAs of column_tiled take several
+		return ColumnTiled
+	case supportsLengthRowResident(p):
 		return RowResident
 	}
 	return RowTiled

@@ -37,7 +37,7 @@ func (r *run) storeHeads() error {
 	if r.IsReversed {
 		args.isReversed = 1
 	}
-	if r.IsExclusive && r.scansFromEnd() { // the position that is left out of x
+	if r.LeavesOneOut && r.scansFromEnd() { // the position that is left out of x
 		args.origin = 1
 	}
 	return r.queue.Submit(len(r.queue.Kernels)-2, num.CeilDiv(n+1, HeadPositions), launch.BlockThreads)
@@ -48,11 +48,11 @@ func (r *run) storeHeads() error {
 func (r *run) finishEnds(numbers *[numRoles]int) error {
 	kind, sequences := r.Plain.Kind, int64(1)
 	passesStates := kind.isLinear && numbers[suffixOut] >= 0 && (kind.isPacked || r.Plain.Length == 0)
-	if number := r.boundsNumber(); number >= 0 {
+	if number := r.boundsNumber(r.args); number >= 0 {
 		sequences = r.args[number].Shape[0] - 1
 	}
 	rows := r.rowsOfShape()
-	if !passesStates && !r.IsExclusive || rows*sequences == 0 {
+	if !passesStates && !r.LeavesOneOut || rows*sequences == 0 {
 		return nil
 	}
 	r.queue.Begin()

@@ -40,6 +40,7 @@ const (
 	// With carries, row_tiled takes rows of at least this fraction (1 / 4) of its tile, and
 	// column_tiled the shorter ones, of which its CTAs take several.
 	minCarryTileFraction = 4
+	minPackedRow         = 128 // elements of a row of packed sequences in a CTA of its own, at least
 )
 
 // Pipelined kernels.

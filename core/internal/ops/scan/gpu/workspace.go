@@ -92,8 +92,11 @@ func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 		return most
 	}
 	kernels, columns := []string{rowBaseline(p, false), ColumnTiled}, append([]int64{p.Inner}, others...)
-	if p.hasTiledKernelsAlone() { // column_tiled takes the rows of several dimensions as columns
-		kernels, columns = TiledKernels, append(columns, p.Rows)
+	switch {
+	case p.Carries: // column_tiled takes the rows of several dimensions as columns
+		kernels, columns = CarryKernels, append(columns, p.Rows)
+	case p.Kind.isPacked:
+		columns = append(columns, p.Rows)
 	}
 	if p.Kernel != "" {
 		kernels, columns = []string{baselineOf(p.Kernel)}, append(columns, 1)
@@ -117,9 +120,6 @@ func ContiguousWorkspaceBytes(p *Problem) int64 {
 	}
 	layout := ContiguousLayout(p)
 	baseline, columns := baselineFor(p, &layout)
-	if p.hasTiledKernelsAlone() {
-		baseline, columns = tiledBaseline(p, &layout)
-	}
 	return maxBytesOf(p, baseline, columns)
 }
 
