@@ -104,6 +104,24 @@ def pooled(indices: Any, weight: Any, samples: Any, offsets: list[int], mode: st
     return jnp.stack(rows)
 
 
+def recurrence(a: Any, b: Any, state: Any, bounds: list[int], axis: int, reverse: bool) -> Any:
+    """A linear recurrence, with its final states behind it. state: of each sequence, with them in the place of the axis."""
+    a, b = (jnp.moveaxis(x, axis, 0) for x in jnp.broadcast_arrays(a, b))
+    h, final = [jnp.zeros_like(b[0])] * len(b), []
+    for k, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        last = None if state is None else jnp.take(state, k, axis)
+        for t in reversed(range(begin, end)) if reverse else range(begin, end):
+            h[t] = last = b[t] if last is None else a[t] * last + b[t]
+        final.append(jnp.zeros_like(b[0]) if last is None else last)
+    return jnp.moveaxis(jnp.stack(h + final), 0, axis)
+
+
+def with_final_state(outputs: tuple[Any, Any], axis: int, is_packed: bool) -> Any:
+    """h with the final states behind it."""
+    h, final = outputs
+    return jnp.concatenate([h, (final if is_packed else jnp.expand_dims(final, axis)).astype(h.dtype)], axis)
+
+
 # Cases.
 
 
@@ -192,6 +210,48 @@ def lerps() -> Iterator[JaxCase]:
     )  # fmt: skip
 
 
+def recurrences() -> Iterator[JaxCase]:
+    def combined(left: Any, right: Any) -> Any:
+        return left[0] * right[0], left[1] * right[0] + right[1]
+
+    yield JaxCase(
+        "linear recurrence",
+        lambda random: {"a": random.normal(size=(3, 5, 4)), "b": random.normal(size=(3, 5, 4))},
+        lambda a, b: sj.linear_recurrence(a, b, 1),
+        lambda a, b: jax.lax.associative_scan(combined, (a, b), axis=1)[1],
+        ("a", "b"),
+    )
+    yield JaxCase(
+        "linear recurrence of broadcast operands with states",
+        lambda random: {
+            "a": random.normal(size=(5, 1)),
+            "b": random.normal(size=(3, 1, 4)),
+            "state": random.normal(size=(3, 4)),
+        },
+        lambda a, b, state: with_final_state(
+            sj.linear_recurrence(a, b, -2, initial_state=state, reverse=True, output_final_state=True), 1, False
+        ),
+        lambda a, b, state: recurrence(a, b, state[:, None], [0, 5], 1, True),
+        ("a", "b", "state"),
+    )  # fmt: skip
+    bounds = [0, 2, 2, 5]
+    for reverse in (False, True):
+        yield JaxCase(
+            f"linear recurrence of packed sequences, reverse {reverse}",
+            lambda random: {
+                "a": random.normal(size=(3, 5)), "b": random.normal(size=(3, 5)), "state": random.normal(size=(3, 3)),
+            },
+            lambda a, b, state, reverse=reverse: with_final_state(
+                sj.linear_recurrence(
+                    a, b, initial_state=state, reverse=reverse, cu_seqlens=jnp.array(bounds), output_final_state=True
+                ),
+                1, True,
+            ),
+            lambda a, b, state, reverse=reverse: recurrence(a, b, state, bounds, 1, reverse),
+            ("a", "b", "state"),
+        )  # fmt: skip
+
+
 def embeddings() -> Iterator[JaxCase]:
     for padding in (None, 2):
         yield JaxCase(
@@ -229,4 +289,4 @@ def embeddings() -> Iterator[JaxCase]:
     )  # fmt: skip
 
 
-CASES = (*scans(), *ropes(), *quantizations(), *lerps(), *embeddings())
+CASES = (*scans(), *ropes(), *quantizations(), *lerps(), *recurrences(), *embeddings())

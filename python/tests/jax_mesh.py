@@ -29,6 +29,7 @@ ONE_OF_EACH_RULE = (
     "dequantize",
     "fake quantize",
     "lerp by an array",
+    "linear recurrence of broadcast operands with states",
     "embedding, padding_idx None",
     "embedding bag, max, padding_idx None",
     "embedding bag with sample weights",

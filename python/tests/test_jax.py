@@ -336,6 +336,23 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "kind of tie": (lambda: sj.cummax(FLOAT, tie=["last"]), sw.InvalidProblemError, "tie must be a name, got"),  # type: ignore[arg-type]
     "no weight": (lambda: sj.lerp(FLOAT, FLOAT, None), sw.InvalidProblemError, "weight must be a number or an array, got None"),
     "large weight": (lambda: sj.lerp(FLOAT, FLOAT, 10**400), sw.InvalidProblemError, "weight must be within the range"),
+    "dtypes of a recurrence": (
+        lambda: sj.linear_recurrence(FLOAT.astype("bfloat16"), FLOAT), sw.InvalidProblemError,
+        r"sternway\.jax\.linear_recurrence: a must be float32 like b, got bfloat16",
+    ),
+    "integers of a recurrence": (lambda: sj.linear_recurrence(0.5, INT), sw.UnsupportedError, "b must be .*, got int32"),
+    "shapes of a recurrence": (lambda: sj.linear_recurrence(FLOAT, jnp.ones(2)), sw.InvalidProblemError, "b must be of a"),
+    "axis of a recurrence": (lambda: sj.linear_recurrence(0.5, FLOAT, 2), sw.InvalidProblemError, "axis must be .*, got 2"),
+    "initial state": (
+        lambda: sj.linear_recurrence(0.5, FLOAT, initial_state=jnp.ones(3)), sw.InvalidProblemError,
+        r"initial_state must be of shape \[2\], got \[3\]",
+    ),
+    "bounds of two dimensions": (
+        lambda: sj.linear_recurrence(0.5, FLOAT, cu_seqlens=INT), sw.InvalidProblemError, "cu_seqlens must be of one dimension",
+    ),
+    "floating bounds": (
+        lambda: sj.linear_recurrence(0.5, FLOAT, cu_seqlens=jnp.ones(2)), sw.InvalidProblemError, "cu_seqlens must be int32 or",
+    ),
     "text": (lambda: sj.cumsum("text"), TypeError, "text|str"),
 }  # fmt: skip
 

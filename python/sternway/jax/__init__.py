@@ -13,13 +13,14 @@ try:
 except ImportError as error:
     raise ImportError("sternway.jax needs JAX: pip install jax") from error
 
-from . import _dequantize, _embedding, _embedding_bag, _fake_quantize, _lerp, _rope, _scan
+from . import _dequantize, _embedding, _embedding_bag, _fake_quantize, _lerp, _linear_recurrence, _rope, _scan
 from ._call import register as _register
 from ._dequantize import *
 from ._embedding import *
 from ._embedding_bag import *
 from ._fake_quantize import *
 from ._lerp import *
+from ._linear_recurrence import *
 from ._rope import *
 from ._scan import *
 
@@ -29,6 +30,7 @@ __all__ = [
     *_embedding_bag.__all__,
     *_fake_quantize.__all__,
     *_lerp.__all__,
+    *_linear_recurrence.__all__,
     *_rope.__all__,
     *_scan.__all__,
 ]

@@ -17,7 +17,7 @@ from .._lerp import OUTPUTS, LerpBackwardDescriptor, LerpBackwardPlan
 from .._types import LerpGradient
 from ._call import Array, check, run
 from ._mesh import arrays
-from ._rules import Function, accumulator, batched, differentiable, given, instantiated, leading
+from ._rules import Function, accumulator, batched, differentiable, given, instantiated, leading, summed
 
 __all__ = ["lerp"]
 
@@ -77,14 +77,7 @@ def _definition(lerp: _Lerp, dy: Array, a: Array | None, b: Array | None, weight
     if a is not None and b is not None:
         values["dweight"] = lambda: dy * (b.astype(dtype) - a.astype(dtype))
     shapes = dict(zip(OUTPUTS, lerp.shapes, strict=True))
-    return tuple(_summed(values[name](), shapes[name]) for name in lerp.needs)
-
-
-def _summed(x: Array, shape: Shape) -> Array:
-    """The sum over the dimensions along which an operand of this shape was broadcast."""
-    extra = x.ndim - len(shape)
-    axes = (*range(extra), *(extra + k for k, n in enumerate(shape) if n == 1 and x.shape[extra + k] != 1))
-    return x.sum(axes, keepdims=True).reshape(shape)
+    return tuple(summed(values[name](), shapes[name]) for name in lerp.needs)
 
 
 @functools.lru_cache(maxsize=1024)

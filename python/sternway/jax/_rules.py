@@ -41,6 +41,11 @@ def leading(size: int, is_batched: Sequence[Any], operands: Sequence[Array | Non
     ]
 
 
+def each_example(function: Function, size: int, is_batched: Sequence[Any], operands: Sequence[Array | None]) -> Any:
+    """A batch by one call for each example."""
+    return jax.lax.map(lambda example: function(*example), tuple(leading(size, is_batched, operands)))
+
+
 def differentiable(function: Function, definition: Function) -> Function:
     """A function whose gradient is that of its definition in operations of JAX."""
 
@@ -79,3 +84,10 @@ def instantiated(cotangent: Any) -> Array:
 def inside(indices: Array, rows: int) -> Array:
     """The indices, with ``rows`` in place of one that is out of range."""
     return jnp.where((indices < 0) | (indices >= rows), rows, indices)
+
+
+def summed(x: Array, shape: tuple[int, ...]) -> Array:
+    """The sum over the dimensions along which an operand of this shape was broadcast."""
+    extra = x.ndim - len(shape)
+    axes = (*range(extra), *(extra + k for k, n in enumerate(shape) if n == 1 and x.shape[extra + k] != 1))
+    return x.sum(axes, keepdims=True).reshape(shape)
