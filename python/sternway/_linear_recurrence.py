@@ -215,7 +215,7 @@ def linear_recurrence(
         reverse: True: from the last position to the first, where the initial state enters.
         cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1], rising from 0 to the extent:
             sequence k has the positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1``. The final state of an empty sequence is
-            its initial state. On the CPU only. None: one sequence.
+            its initial state. None: one sequence.
         output_final_state: True: return the final state, too.
         out: an array to write h into, or (h, final_state); they overlap no input. None: new arrays of b's library.
 

@@ -47,8 +47,8 @@ def linear_recurrence(
         initial_state: h before the first position, of h's shape without dim; with cu_seqlens, the number of sequences takes
             the place of dim. Of h's dtype, or float32 beside 16 bits. None: 0, and the first decay is not applied.
         reverse: True: from the last position to the first, where the initial state enters.
-        cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1], rising from 0 to the extent, on
-            the CPU only. The final state of an empty sequence is its initial state. None: one sequence.
+        cu_seqlens: the bounds of sequences that are packed along dim, int32 or int64 [N + 1], rising from 0 to the
+            extent, on b's device. The final state of an empty sequence is its initial state. None: one sequence.
         output_final_state: True: return the final state, too.
 
     Returns:
