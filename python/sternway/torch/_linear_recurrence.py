@@ -10,14 +10,13 @@ from torch import Tensor
 from .._sequences import sequences_of
 from ._autograd.calls import flag, integer, require_tensors
 from ._autograd.dispatch import with_public_names
-from ._autograd.linear_recurrence import run, select_or_raise
+from ._autograd.linear_recurrence import OPERANDS, alike, run, select_or_raise
 from ._autograd.overrides import handed_on, is_overridden
 from ._lerp import number_of
 
 __all__ = ["linear_recurrence"]
 
 _NAME = "sternway.torch.linear_recurrence"
-_OPERANDS = {"dtype": "b", "shape": "the broadcast shape", "a_shape": "a", "b_shape": "b", "num_sequences": "cu_seqlens"}
 
 
 @overload
@@ -84,8 +83,8 @@ def linear_recurrence(
     else:
         require_tensors("linear_recurrence", a=a)
     sequences_of(_NAME, cu_seqlens)
-    a, b = _alike(a, b)
-    with_public_names(_NAME, _OPERANDS, select_or_raise, a, b, initial_state, cu_seqlens, dim, reverse)
+    a, b = alike(a, b)
+    with_public_names(_NAME, OPERANDS, select_or_raise, a, b, initial_state, cu_seqlens, dim, reverse)
     h, final_state = run(a, b, initial_state, cu_seqlens, dim, reverse)
     return (h, final_state) if wants_state else h
 
@@ -94,11 +93,3 @@ def _number(a: float, b: Tensor) -> Tensor:
     """A number as a factor of rank 0, in float32 beside 16 bits."""
     wide = b.dtype if b.dtype in (torch.float32, torch.float64) else torch.float32
     return torch.full((), a, dtype=torch.float64, device=b.device).to(wide)  # infinite if it is beyond float32
-
-
-def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors and terms of one dtype, by torch's promotion. A float32 number beside 16 bits stays as it is."""
-    if a.dtype == b.dtype or (a.dim() == 0 and a.dtype == torch.float32 and b.dtype in (torch.float16, torch.bfloat16)):
-        return a, b
-    dtype = torch.result_type(a, b)
-    return a.to(dtype), b.to(dtype)

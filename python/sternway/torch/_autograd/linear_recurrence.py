@@ -26,6 +26,9 @@ from .operators import by_formula, differentiable, is_distributed, is_exporting,
 
 _NAME = "linear_recurrence"
 
+OPERANDS = {"dtype": "b", "shape": "the broadcast shape", "a_shape": "a", "b_shape": "b", "num_sequences": "cu_seqlens"}
+"""The function's names of what plans refuse."""
+
 
 def _fields(
     shape: torch.Size, a: Tensor, b_shape: Any, dim: int, reverse: bool, initial_state: Tensor | None,
@@ -80,20 +83,34 @@ def _(
 _forward.register_vmap(vmap_by_loop(_NAME, _forward))
 
 
+def own_extents(shape: torch.Size, whole: torch.Size) -> list[int]:
+    """The extents of an operand of a broadcast shape, -1 for those of the whole: they hold of a shard of it too."""
+    return [-1 if extent == of_whole else 1 for extent, of_whole in zip(shape, whole[len(whole) - len(shape) :], strict=True)]
+
+
+def _extended(extents: list[int], whole: torch.Size) -> list[int]:
+    """The shape of an operand from its :func:`own_extents`."""
+    return [n if extent == -1 else 1 for extent, n in zip(extents, whole[len(whole) - len(extents) :], strict=True)]
+
+
 @torch.library.custom_op("sternway::linear_recurrence_backward", mutates_args=())
 def _backward(
     dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
-    b_shape: list[int], dim: int, reverse: bool, needs: int,
+    extents: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """da, db and the gradient of the initial state. Bit i of needs says that OUTPUTS[i] is needed; others are empty."""
+    """da, db and the gradient of the initial state. Bit i of needs says that OUTPUTS[i] is needed; others are empty.
+
+    extents: of b, by :func:`own_extents`.
+    """
+    b_shape = _extended(extents, dh.shape)
     if dh.is_cuda and not dh.numel():  # the kernels have no rows, or rows without positions, which pass states on
         da, db, dstate = (x.zero_() for x in _empty_gradients(dh, a, initial_state, b_shape, needs))
         return da, db, dstate if dfinal is None or not needs & 4 else dstate.copy_(dfinal)
     if dh.is_cuda and (a.dtype != dh.dtype or a.shape != dh.shape or tuple(b_shape) != dh.shape):  # plans for CUDA do not sum
         state = initial_state if initial_state is None or a.dtype == dh.dtype else initial_state.to(a.dtype)
-        whole = list(dh.shape)
+        whole, full = list(dh.shape), [-1] * dh.dim()
         dh_wide, h = dh.to(a.dtype), h.to(a.dtype)
-        da, db, dstate = _backward(dh_wide, dfinal, a.expand(whole), h, state, cu_seqlens, whole, dim, reverse, needs)
+        da, db, dstate = _backward(dh_wide, dfinal, a.expand(whole), h, state, cu_seqlens, full, dim, reverse, needs)
         da = da.sum_to_size(a.shape).to(dh.dtype) if needs & 1 else da
         db = db.sum_to_size(b_shape).to(dh.dtype) if needs & 2 else db
         return da, db, dstate if initial_state is None else dstate.to(initial_state.dtype)
@@ -118,9 +135,9 @@ def _empty_gradients(
 @_backward.register_fake
 def _(
     dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
-    b_shape: list[int], dim: int, reverse: bool, needs: int,
+    extents: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _empty_gradients(dh, a, initial_state, b_shape, needs)
+    return _empty_gradients(dh, a, initial_state, _extended(extents, dh.shape), needs)
 
 
 _backward.register_vmap(vmap_by_loop(_NAME, _backward))
@@ -147,12 +164,12 @@ def sequence_ends(cu_seqlens: Tensor | None, n: int, reverse: bool, device: torc
 
 def _formula(
     dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
-    b_shape: list[int], dim: int, reverse: bool, needs: int,
+    extents: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The outputs of the gradient, by a recurrence in the other direction and torch's operations."""
-    rank, n = dh.dim(), dh.shape[dim] if dh.dim() else 1
+    rank, n, b_shape = dh.dim(), dh.shape[dim] if dh.dim() else 1, _extended(extents, dh.shape)
     if rank == 0:
-        da, db, dstate = _formula(dh[None], dfinal, a.reshape(1), h[None], initial_state, cu_seqlens, [1], 0, reverse, needs)
+        da, db, dstate = _formula(dh[None], dfinal, a.reshape(1), h[None], initial_state, cu_seqlens, [-1], 0, reverse, needs)
         return da.reshape(a.shape if needs & 1 else 0), db.reshape(() if needs & 2 else 0), dstate
     dim, from_next = dim % rank, 1 if reverse else -1
     if n == 0:  # sequences pass their states on
@@ -216,7 +233,7 @@ class _LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         a, b, initial_state, cu_seqlens, ctx.dim, ctx.reverse = inputs
-        ctx.b_shape = list(b.shape)
+        ctx.extents = own_extents(b.shape, output[0].shape)
         ctx.save_for_backward(a, output[0], initial_state, cu_seqlens)
         ctx.set_materialize_grads(False)
 
@@ -229,7 +246,7 @@ class _LinearRecurrence(torch.autograd.Function):
         dfinal = None if dfinal is None else resolve(dfinal)
         needed = ctx.needs_input_grad[:3]
         needs = sum(1 << i for i, need in enumerate(needed) if need)
-        inputs = dh, dfinal, a, h, initial_state, cu_seqlens, ctx.b_shape, ctx.dim, ctx.reverse, needs
+        inputs = dh, dfinal, a, h, initial_state, cu_seqlens, ctx.extents, ctx.dim, ctx.reverse, needs
         call = recorded_call(dh, GRADIENT) or _backward
         grads = call(*inputs)
         return (*(x if need else None for x, need in zip(grads, needed, strict=True)), None, None, None)
@@ -277,3 +294,11 @@ def select_or_raise(
         if b.is_cuda:  # _backward expands the operands, as plans for CUDA do not sum
             fields = _fields(shape, b.expand(shape), shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
         linear_backward_plan(fields, device)
+
+
+def alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors and terms of one dtype, by torch's promotion. A float32 number beside 16 bits stays as it is."""
+    if a.dtype == b.dtype or (a.dim() == 0 and a.dtype == torch.float32 and b.dtype in (torch.float16, torch.bfloat16)):
+        return a, b
+    dtype = torch.result_type(a, b)
+    return a.to(dtype), b.to(dtype)

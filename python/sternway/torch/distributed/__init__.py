@@ -4,6 +4,7 @@
 :mod:`sternway.torch` that is given a ``DTensor`` imports this module by itself.
 
 - ``scans``: scans along a dimension that ranks share; ``parts``: the part of a rank; ``whole``: second derivatives.
+- ``linear_recurrence``: linear recurrences along such a dimension.
 - ``positions``: the positions of a rank's tokens under context parallelism.
 - ``sharded_bag``: an embedding bag whose table is cut over the ranks; ``bag_routes``: where its positions go; ``bag_exchange``:
   its forward and backward.
@@ -13,14 +14,15 @@
 """
 
 from .._autograd.sharding import Sharding as _Sharding
-from . import _positions, _scans, _sharded_bag
+from . import _linear_recurrence, _positions, _scans, _sharded_bag
+from ._linear_recurrence import *
 from ._placements import register_rules, replicated, require_rule
 from ._positions import *
 from ._scans import *
 from ._scans import scan_sharded
 from ._sharded_bag import *
 
-__all__ = [*_positions.__all__, *_scans.__all__, *_sharded_bag.__all__]
+__all__ = [*_linear_recurrence.__all__, *_positions.__all__, *_scans.__all__, *_sharded_bag.__all__]
 """Each module states its public names."""
 
 _SHARDING = _Sharding(require_rule, replicated, scan_sharded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,13 +20,16 @@ __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 MAX_RANK = 7
 """The number of dimensions of x, at most. A carry operand has a dimension more."""
 
+Call = tuple[str, tuple[tuple[int, ...], str, str, int, bool], int]
+"""A call of a rank: its function; shape of the rows, dtype, type of device, dimension and direction; length of its part."""
+
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
     op = f"sternway.torch.distributed.{kind}"
     found: list[Tensor] = []
 
-    def find() -> tuple[Any, ...]:
+    def find() -> Call:
         if not isinstance(x, Tensor) or isinstance(x, DTensor):
             raise make("type", op, "x", "a torch.Tensor of this rank", type(x).__name__)
         if x.dtype not in FLOATS:
@@ -44,13 +48,24 @@ def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool) -> Any
         rows = *x.shape[:along], *x.shape[along + 1 :]
         return kind, (rows, str(x.dtype), x.device.type, along, backward), x.shape[along]
 
+    calls = agreed(op, group, find)
+    _, (_, _, _, along, backward), _ = calls[0]
+    return scan_part(x, found[0], part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
+
+
+def agreed(op: str, group: Any, find: Callable[[], Call]) -> list[Call]:
+    """The calls of all ranks, which differ in the length of their parts alone.
+
+    Raises:
+        InvalidProblemError: they do not fit each other.
+        Exception: as :func:`gathered`.
+    """
     calls = gathered(op, group, find)
     for rank, (other, call, _) in enumerate(calls):
         if (other, call) != calls[0][:2]:
             wanted = f"like that of rank 0, {calls[0][0]} of {_shown(*calls[0][1])}"
             raise make("invalid_problem", op, f"the call of rank {rank}", wanted, f"{other} of {_shown(*call)}")
-    _, (_, _, _, along, backward), _ = calls[0]
-    return scan_part(x, found[0], part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
+    return calls
 
 
 def scan_sharded(x: DTensor, kind: ScanKind, dim: int, reverse: bool) -> Any:

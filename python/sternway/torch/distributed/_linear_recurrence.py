@@ -1,0 +1,244 @@
+"""Linear recurrences along a dimension that the ranks of a group share: each rank has a contiguous part, in rank order.
+
+The part of a rank maps the state that enters it to the one that leaves it, ``h -> A h + B``, where A is the product of its
+factors and B its final state without an initial one. The ranks gather these maps, and each runs its part from the state after
+those before it. The gradient does the same in the other direction, with the same A: the gradient that leaves a part at its
+beginning is that of its initial state.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from ..._linear_recurrence import broadcast
+from ...errors import make
+from .._autograd.calls import FLOATS, flag, integer
+from .._autograd.dispatch import with_public_names
+from .._autograd.linear_recurrence import GRADIENT, OPERANDS, alike, own_extents, run, select_or_raise
+from ._exchange import all_gather
+from ._parts import part_of, summary
+from ._scans import MAX_RANK, Call, agreed
+
+__all__ = ["linear_recurrence"]
+
+_OP = "sternway.torch.distributed.linear_recurrence"
+
+
+class Part(NamedTuple):
+    """The part of this rank, and the way through it."""
+
+    dim: int
+    reverse: bool
+    group: Any
+    lengths: tuple[int, ...]  # of the parts of all ranks
+
+    @property
+    def opposite(self) -> Part:
+        """The same part, walked in the other direction."""
+        return self._replace(reverse=not self.reverse)
+
+    def before(self) -> list[int]:
+        """The ranks before this one in scan order, in that order, that have positions."""
+        rank, ranks = dist.get_rank(self.group), range(len(self.lengths))
+        return [r for r in (reversed(ranks[rank + 1 :]) if self.reverse else ranks[:rank]) if self.lengths[r]]
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """2 to integers in float64, the nearest that is a normal number."""
+    return ((exponent.clamp(-1022, 1023).long() + 1023) << 52).view(torch.float64)
+
+
+def summarized(a: Tensor, b: Tensor, part: Part) -> Tensor:
+    """The map of this rank's part, float64 [..., numbers]: A, of float64 as mantissa and exponent, and B.
+
+    States of other dtypes are of float32, so that A in float64 has range enough: where it leaves that, A times a state leaves
+    float32.
+    """
+    with torch.no_grad():
+        term = run(a, b, None, None, part.dim, part.reverse)[1].double()
+        plan = part_of(a, "cumprod", part.dim, part.reverse, part.group, part.lengths)
+        mantissa, exponent = summary(a, plan).unbind(-1)
+        mantissa = mantissa.masked_fill((a == 0).any(part.dim), 0)  # also beside infinity and NaN
+        factor = (mantissa, exponent) if a.dtype == torch.float64 else (mantissa * _power_of_two(exponent),)
+        return torch.stack([*(x.expand_as(term) for x in factor), term], -1)
+
+
+def _after(maps: Tensor, ranks: list[int]) -> Tensor | None:
+    """The state after the parts of some ranks in this order, of which the first has no initial state. None: of no ranks."""
+    if not ranks:
+        return None
+    *factor, term = torch.stack([maps[rank] for rank in ranks]).unbind(-1)
+    steps = [factor[0]]
+    if len(factor) > 1:  # in three steps, which reach from the smallest number to the largest
+        steps, left = [], factor[1]
+        for _ in range(3):
+            steps.append(_power_of_two(left))
+            left = left - left.clamp(-1022, 1023)
+        steps[0] = steps[0] * factor[0]
+    terms = [torch.zeros_like(term)] * (len(steps) - 1) + [term]
+    states: Tensor = run(torch.stack(steps, 1).flatten(0, 1), torch.stack(terms, 1).flatten(0, 1), None, None, 0, False)[1]
+    return states
+
+
+class _Recurrence(torch.autograd.Function):
+    """The recurrence of this rank's part."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, own: Tensor, part: Part) -> Tensor:
+        maps = all_gather(own, part.group)
+        state = _after(maps, part.before())
+        state = None if state is None else state.to(torch.promote_types(b.dtype, torch.float32))
+        h: Tensor = run(a, b, state, None, part.dim, part.reverse)[0]
+        ctx.part, ctx.b_shape = part, b.shape
+        ctx.save_for_backward(a, h, state, maps)
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        a, h, state, maps = ctx.saved_tensors
+        part: Part = ctx.part
+        needs = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled() and (dh.requires_grad or h.requires_grad):
+            return (*_gradient(dh, a, h, ctx.b_shape, part), None, None)
+        extents = own_extents(ctx.b_shape, dh.shape)
+
+        def gradients(dfinal: Tensor | None, needs: int) -> Any:
+            return GRADIENT.operator(dh, dfinal, a, h, state, None, extents, part.dim, part.reverse, needs)
+
+        own = maps.new_zeros(maps.shape[1:-1]) if state is None else gradients(None, 4)[2].double()
+        back = torch.cat([maps[..., :-1], all_gather(own, part.group).unsqueeze(-1)], -1)
+        dfinal = _after(back, part.opposite.before())
+        dfinal = None if dfinal is None else dfinal.to(torch.promote_types(dh.dtype, torch.float32))
+        da, db, _ = gradients(dfinal, needs[0] + 2 * needs[1])
+        return da if needs[0] else None, db if needs[1] else None, None, None
+
+
+def _gradient(dh: Tensor, a: Tensor, h: Tensor, b_shape: torch.Size, part: Part) -> tuple[Tensor, Tensor]:
+    """The gradients by a recurrence in the other direction, for derivatives of the gradient."""
+    following = _Shifted.apply(a.expand_as(h), part.opposite)
+    g = recurrence(following, dh, part.opposite)
+    return (g * _Shifted.apply(h, part)).sum_to_size(a.shape), g.sum_to_size(b_shape)
+
+
+class _Shifted(torch.autograd.Function):
+    """Each position gets the element before it in scan order, which may be that of another rank; the first gets 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
+        ctx.part = part
+        n, dim = x.shape[part.dim], part.dim
+        last = x.select(dim, 0 if part.reverse else n - 1) if n else x.new_zeros(x.shape[:dim] + x.shape[dim + 1 :])
+        edges = all_gather(last, part.group)
+        if not n:
+            return x.clone()
+        ranks = part.before()
+        edge = (edges[ranks[-1]] if ranks else torch.zeros_like(last)).unsqueeze(dim)
+        return torch.cat([x.narrow(dim, 1, n - 1), edge] if part.reverse else [edge, x.narrow(dim, 0, n - 1)], dim)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return _Shifted.apply(dy, ctx.part.opposite), None
+
+
+def recurrence(a: Tensor, b: Tensor, part: Part) -> Tensor:
+    """This rank's part of a recurrence. a and b have the rank of h, and its extent along the dimension."""
+    return _Recurrence.apply(a, b, summarized(a, b, part), part)  # type: ignore[no-any-return]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def linear_recurrence(a: Tensor, b: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+    """Linear recurrence along a dimension that the ranks of a group share, ``h[t] = a[t] * h[t-1] + b[t]``.
+
+    It is :func:`sternway.torch.linear_recurrence` of the whole tensors: the first decay of the whole is not applied, and a
+    factor of 0 cuts off whatever came before, on other ranks too. a and b are this rank's contiguous parts; parts are in rank
+    order, may differ in length along ``dim``, and may be empty. Every rank of the group calls it, and runs the backward if any
+    does. A rank sends for each row 16 bytes forward and 8 backward, 24 and 8 in float64, whatever the length.
+
+    Derivatives of any order are computed in this way: those of the gradient also send one element of each row at the ends of
+    parts.
+
+    Args:
+        a: the factors, of b's extent along ``dim``; other dimensions broadcast with b.
+        b: the terms. Dtypes of a and b promote as in torch, to float32, float64, float16 or bfloat16. The broadcast shape has 1
+            to 7 dimensions; all but ``dim``, and the dtype, are the same on every rank.
+        dim: the dimension of the broadcast shape along which states follow each other, the same on every rank; a negative one
+            counts from the end.
+        group: the process group; None: that of all processes. With NCCL, each rank calls ``torch.cuda.set_device`` before.
+        reverse: True: from the last position of the last rank to the first of rank 0; the same on every rank.
+
+    Returns:
+        this rank's part of h, of the broadcast shape, contiguous.
+
+    Raises:
+        InvalidProblemError: on every rank, if an argument of one rank is invalid, or if calls do not fit each other; on this
+            rank, if no process group is initialized or this process is not in the group.
+        UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
+        TypeError: b is no plain tensor; on the other ranks InvalidProblemError.
+
+    Example:
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.linear_recurrence(torch.full((3,), 0.5), torch.ones(3), 0)
+        tensor([1.0000, 1.5000, 1.7500])
+        >>> torch.distributed.destroy_process_group()
+    """
+    found: list[Tensor] = []
+
+    def find() -> Call:
+        factors, terms, along, backward = checked(_OP, a, b, dim, reverse)
+        part = Part(along, backward, group, ())
+        with_public_names(_OP, OPERANDS, select_or_raise, factors, terms, None, None, along, backward)
+        found.extend((factors, terms, summarized(factors, terms, part)))  # a GPU computes it meanwhile
+        shape = torch.broadcast_shapes(factors.shape, terms.shape)  # type: ignore[no-untyped-call]
+        rows = *shape[:along], *shape[along + 1 :]
+        return "linear_recurrence", (rows, str(terms.dtype), terms.device.type, along, backward), shape[along]
+
+    calls = agreed(_OP, group, find)
+    factors, terms, own = found
+    _, (_, _, _, along, backward), _ = calls[0]
+    part = Part(along, backward, group, tuple(length for *_, length in calls))
+    return _Recurrence.apply(factors, terms, own, part)  # type: ignore[no-any-return]
+
+
+def checked(op: str, a: Any, b: Any, dim: Any, reverse: Any) -> tuple[Tensor, Tensor, int, bool]:
+    """Factors and terms of one dtype and rank, the dimension from the front, and the direction.
+
+    Raises:
+        InvalidProblemError, UnsupportedError, TypeError: as of :func:`linear_recurrence`.
+    """
+    if not isinstance(b, Tensor) or isinstance(b, DTensor):
+        raise make("type", op, "b", "a torch.Tensor of this rank", type(b).__name__)
+    a = torch.tensor(a) if isinstance(a, numbers.Number) else a
+    if not isinstance(a, Tensor) or isinstance(a, DTensor):
+        raise make("type", op, "a", "a torch.Tensor of this rank", type(a).__name__)
+    if a.device != b.device and a.dim():
+        raise make("invalid_problem", op, "a", f"on {b.device} like b", str(a.device))
+    rank = len(broadcast(op, tuple(a.shape), tuple(b.shape)))
+    if not 1 <= rank <= MAX_RANK:
+        raise make("unsupported", op, "the broadcast shape", f"of 1 to {MAX_RANK} dimensions", f"{rank}")
+    along = integer("distributed.linear_recurrence", "dim", dim)
+    if not -rank <= along < rank:
+        raise make("invalid_problem", op, "dim", f"between {-rank} and {rank - 1}", f"{along}")
+    along %= rank
+    backward = flag("distributed.linear_recurrence", "reverse", reverse)
+    a, b = (x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)) for x in (a, b))
+    require_same_extent(op, a, b, along)
+    a, b = alike(a, b)
+    if b.dtype not in FLOATS:
+        raise make("unsupported", op, "b", "float32, float64, float16 or bfloat16", str(b.dtype).removeprefix("torch."))
+    return a, b, along, backward
+
+
+def require_same_extent(op: str, a: Tensor, b: Tensor, dim: int) -> None:
+    """Raise InvalidProblemError unless a and b have the same extent along the dimension that ranks share."""
+    if a.shape[dim] != b.shape[dim]:
+        hint = "expand the one of extent 1 on each rank"
+        raise make("invalid_problem", op, "a", f"of b's extent along dim, {b.shape[dim]}", f"{a.shape[dim]}", hint)
