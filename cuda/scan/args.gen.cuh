@@ -301,6 +301,11 @@ struct LinearBackwardTuning {
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {1, 1, 1};
     static constexpr int ROW_TILED_VECTORS[] = {2, 2, 2};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {2, 2, 2};
+    static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
+    static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
     static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
+    static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
 };

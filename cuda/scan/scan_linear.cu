@@ -6,6 +6,8 @@ FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence_backward, LinearBackward)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, linear_recurrence_backward, LinearBackward)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, linear_recurrence_backward, LinearBackward)
 
 #define EXPORT_PACKED_LINEAR(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
@@ -23,6 +25,7 @@ FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence_backward, PackedLinearBac
     EXPORT_THREADS(kind##_packed_row_pipelined_##name, kRowPipelinedThreads, \
         Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], LinearArgs, row_pipelined<Kind<A>, T>(args))
 FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR_PIPELINED, linear_recurrence, PackedLinear)
+FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR_PIPELINED, linear_recurrence_backward, PackedLinearBackward)
 
 #define EXPORT_PASS(name, T, A, ...) \
     EXPORT_THREADS(linear_pass_##name, kBlockThreads, 1, LinearArgs, pass_states<A, T>(args))

@@ -26,7 +26,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     static constexpr int VECTORS_PER_ROW = COLUMNS * sizeof(T) / 16,
                          ROWS_PER_COPY = kColumnPipelinedThreads / VECTORS_PER_ROW;
     static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
-                         STAGE_VECTORS = OPERAND * (READS_BOTH ? 2 : 1) + (K::READS_RECORDS ? TILE_ELEMENTS / 128 : 0);
+                         STAGE_VECTORS = OPERAND * ((READS_BOTH ? 2 : 1) + K::HAS_TWO_RESULTS) +
+                                         (K::READS_RECORDS ? TILE_ELEMENTS / 128 : 0);
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Vector = Words<T, W>;
     template <typename S>
@@ -46,11 +47,14 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;       // producer: the first vector of the thread
+    const char* z;           // producer: of HAS_TWO_RESULTS, that of the row before
+    bool has_no_z;           // producer: there is no row before the first one of the thread
     const char* records;     // producer: the first vector of the record flags
     int producer_rows_left;  // producer: rows from the first vector on; 0 without a column
     int columns_present;     // columns of the panel that exist
     int rows_left;           // rows from the first one of the split to the end
     T* dx;                   // the first element of the thread
+    T* second;               // of HAS_TWO_RESULTS; null: it is left out
     i64* indices;            // of forward cummax and cummin: its index
     i64 first_row;           // the row that is the first column of the thread
     A base[W];
@@ -98,6 +102,11 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         };
         if constexpr (READS_X) x = first(args.inputs[kSaved], item.offsets.inputs[kSaved]);
         y = first(args.inputs[kScanned], item.offsets.inputs[kScanned]);
+        if constexpr (K::HAS_TWO_RESULTS) {
+            const Strided& states = args.inputs[kStates];
+            z = first(states, item.offsets.inputs[kStates]) - states.step * static_cast<i64>(sizeof(T));
+            has_no_z = item.row + row == 0;
+        }
         if constexpr (K::READS_RECORDS) records = this->records_of(number * args.tiles_per_split) + threadIdx.x * 16;
         producer_rows_left = keep_here(
             byte_in_row < item.columns_present * static_cast<int>(sizeof(T)) ? item.rows_left - row : 0);
@@ -105,16 +114,20 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
 
     __device__ void fetch(int t, bool prefix_only, unsigned to) const
     {
-        const auto operand = [&](const char* from, const Strided& operand, unsigned to) {
+        const auto operand = [&](const char* from, const Strided& operand, unsigned to, bool skips_first = false) {
             const i64 stride = operand.step * static_cast<i64>(sizeof(T));
             from += t * ROWS * stride;
 #pragma unroll
             for (int k = 0; k < ROWS / ROWS_PER_COPY; ++k, from += ROWS_PER_COPY * stride)
-                if (k * ROWS_PER_COPY < producer_rows_left - t * ROWS)
+                if (k * ROWS_PER_COPY < producer_rows_left - t * ROWS && !(k == 0 && skips_first))
                     cp_async_16(to + k * kColumnPipelinedThreads * 16, from);
         };
         if constexpr (READS_X) operand(x, args.inputs[kSaved], to);
         if (!K::FINDS_RECORDS && !prefix_only) operand(y, args.inputs[kScanned], to + (READS_X ? OPERAND * 16 : 0));
+        if constexpr (K::HAS_TWO_RESULTS) {
+            if (args.outputs[kSecond].data && this->phase() == kDownsweep)
+                operand(z, args.inputs[kStates], to + 2 * OPERAND * 16, t == 0 && has_no_z);
+        }
         if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
             cp_async_16(to + OPERAND * 16, records + t * (TILE_ELEMENTS / 8));
     }
@@ -133,6 +146,12 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         const Strided &result = args.outputs[kResult], &index = args.outputs[kIndices];
         dx = reinterpret_cast<T*>(result.data) + item.offsets.outputs[kResult] + item.column + lane * W +
              (item.row + warp * R) * result.step;
+        if constexpr (K::HAS_TWO_RESULTS) {
+            const Strided& other = args.outputs[kSecond];
+            second = other.data ? reinterpret_cast<T*>(other.data) + item.offsets.outputs[kSecond] + item.column +
+                                      lane * W + (item.row + warp * R) * other.step
+                                : nullptr;
+        }
         if constexpr (K::STORES_INDICES)
             indices = reinterpret_cast<i64*>(index.data) + item.offsets.outputs[kIndices] +
                       (item.column + lane * W) * index.stride[0] + (item.row + warp * R) * index.step;
@@ -305,14 +324,28 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             for (int v = 0; v < W; ++v) suffixes.at[v] = K::combine(following.at[v], suffixes.at[v]);
         }
         A out[R][W];
+        Vector zs[K::HAS_TWO_RESULTS ? R : 1];  // z of the row before each; then second results
+        if constexpr (K::HAS_TWO_RESULTS) {
+            if (second) read(stage + 2 * OPERAND, zs, rows, T());
+        }
 #pragma unroll
         for (int v = 0; v < W; ++v) {
-            // Columns that do not exist must not be rejected for a small first dx.
-            thread[v].finish(
-                suffixes.at[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&some)[N]) {
+            const auto keep = [&](int c, const A(&some)[N], const auto&... others) {
 #pragma unroll
-                    for (int r = 0; r < N; ++r) out[c * N + r][v] = some[r];
-                });
+                for (int r = 0; r < N; ++r) {
+                    out[c * N + r][v] = some[r];
+                    (zs[c * N + r].replace(v, static_cast<T>(others[r])), ...);
+                }
+            };
+            // Columns that do not exist must not be rejected for a small first dx.
+            const unsigned heads = K::IS_FAST && !has(v) ? 0 : segment_heads;
+            if constexpr (K::HAS_TWO_RESULTS) {
+                thread[v].before = zs[0].template value<A>(v);
+                thread[v].finish(
+                    suffixes.at[v], xv(v), yv(v), heads, keep, [&](int r) { return zs[r + 1].template value<A>(v); });
+            } else {
+                thread[v].finish(suffixes.at[v], xv(v), yv(v), heads, keep);
+            }
             if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
         }
         const int left = has(0) ? rows - warp * R : 0;
@@ -320,6 +353,16 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             store_column_indices<W>(
                 args, thread, columns_present - lane * W, min(max(left, 0), R),
                 indices + t * ROWS * args.outputs[kIndices].step);
+        if constexpr (K::HAS_TWO_RESULTS) {
+            if (second) {
+                const i64 step = args.outputs[kSecond].step;
+                T* q = second + t * ROWS * step;
+#pragma unroll
+                for (int r = 0; r < R; ++r, q += step)
+                    if (r < left) zs[r].store(q);
+            }
+            if (args.flags & kNoResult) return;
+        }
         const i64 step = args.outputs[kResult].step;
         T* q = dx + t * ROWS * step;
         if (left >= R) {

@@ -65,11 +65,11 @@ __device__ __noinline__ LogSum<A> log_sum_scan(
         const A x = widen<A>(elements[i * stride]);
         if (x != -A(INFINITY)) {
             const bool rises = x > all.m;
-            const A f = Logcumsumexp<A>::ratio(rises ? all.m : x, rises ? x : all.m);
+            const A low = rises ? all.m : x, high = rises ? x : all.m, f = low == high ? A(1) : exp_below(low, high);
             all.t = rises ? fma(all.t, f, f) : all.t + f;
             if (rises) all.m = x;
         }
-        if (to) to[i] = all.m + log_1p<false>(all.t);
+        if (to) to[i] = all.m + log_1p<sizeof(T) == 2>(all.t);
         if (segment_heads >> i & 1) all = LogSum<A>::identity();
     }
     return all;
@@ -110,10 +110,10 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogSum<A>> {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
                 anchor = largest(anchor, y(i));
-                if (SEG) m = segment_heads & 1u << i ? -A(INFINITY) : fmax(m, y(i));
+                if (SEG) m = segment_heads & 1u << i ? -A(INFINITY) : largest(m, y(i));
             }
             if (!SEG) m = anchor;
-            if (anchor < A(INFINITY) && m == -A(INFINITY)) {
+            if (m == -A(INFINITY)) {
                 if (!SEG) clear();
                 return Suffix::identity();
             }
@@ -127,7 +127,7 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogSum<A>> {
                     s += d[i];
                 if (SEG && segment_heads & 1u << i) s = rest = A(0);
             }
-            if (anchor < A(INFINITY)) return {m, s - A(1) + rest};
+            if (m < A(INFINITY)) return {m, s - A(1) + rest};
             return y.with_local_copy([=](const auto* x, int stride) {
                 return log_sum_scan<A>(Suffix::identity(), x, stride, nullptr, I, SEG ? segment_heads : 0);
             });

@@ -127,13 +127,14 @@ __device__ __noinline__ A load_some_state(const ScanArgs& args, const Strided& s
     return load_state<A, S>(args, state, number, is_wide);
 }
 template <typename A, typename S>
-__device__ __noinline__ void store_some_state(const ScanArgs& args, const Strided& to, StateNumber number, bool is_wide, A state)
+__device__ __noinline__ void store_some_state(
+    const ScanArgs& args, const Strided& to, StateNumber number, bool is_wide, A state)
 {
     store_state<A, S>(args, to, number, is_wide, state);
 }
 
-// PACKED: rows are packed sequences, each with states of its own. The step of a state is the distance
-// of sequences.
+// PACKED: rows are packed sequences, each with states of its own. The step of a state is the
+// distance of sequences.
 template <typename A, bool GRADIENT, bool PACKED = false>
 struct Linear : SameCarry<LinearMap<A>> {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, IS_FORWARD = true, HAS_SEQUENCES = true,
@@ -174,8 +175,8 @@ struct Linear : SameCarry<LinearMap<A>> {
         // leave at heads and enter at tails.
         unsigned heads, tails;
         i64 row;     // of element 0
-        // SEG: elements of the row, and of rows before it in the warp, before element 0; PACKED: the
-        // position of element 0.
+        // SEG: elements of the row, and of rows before it in the warp, before element 0; PACKED:
+        // the position of element 0.
         i64 offset;
         A before;    // gradient: h of the element before element 0
 

@@ -21,8 +21,8 @@ struct Closable {
     static __device__ Closable identity() { return {S::identity(), 0}; }
 };
 
-// Heads of a thread are one word, so that it owns at most 32 elements; rows that are not striped are
-// transposed in shared memory, which has room for four vectors of a thread.
+// Heads of a thread are one word, so that it owns at most 32 elements. Rows that are not striped
+// are transposed in shared memory, which has room for four vectors of a thread.
 template <typename T>
 struct PackedTuning : T {
     static constexpr int at_most_4(int n) { return n < 4 ? n : 4; }

@@ -26,7 +26,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
                          TILE = kRowPipelinedThreads * I, TILE_ELEMENTS = TILE;
     static constexpr bool COOPERATIVE = K::Tuning::COOPERATIVE_ROWS[sizeof(T) / 4];
     static constexpr int COLUMNS = 1, WARPS = kRowPipelinedWarps, OPERAND = kRowPipelinedThreads * U;
-    static constexpr int STAGE_VECTORS = OPERAND * (READS_BOTH ? 2 : 1) + (K::READS_RECORDS ? TILE_ELEMENTS / 128 : 0);
+    static constexpr int STAGE_VECTORS = OPERAND * ((READS_BOTH ? 2 : 1) + K::HAS_TWO_RESULTS) +
+                                         (K::READS_RECORDS ? TILE_ELEMENTS / 128 : 0);
     using ThreadScan = typename K::template ThreadScan<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = WarpTransposeIO<T, U, true>;
@@ -54,13 +55,15 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         Base::retained_stages, Base::ctas_per_row, Base::tiles, Base::combined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const char *x, *y;     // producer: the first vector of the thread in the first tile
+    const char *x, *y, *z;  // producer: the first vector of the thread in the first tile
     const char* records;   // producer: its record flags
     char* found;           // record flags of the thread in the first tile
     const char* repeated;  // the number that is all of dy
     // Misalignment plus n: of the row being prefetched; of the row being computed.
     int producer_end, row_end;
     char* dx;      // the first vector of the lane in its first tile
+    char* second;  // of HAS_TWO_RESULTS the same; null: it is left out
+    const T* row_of_z;  // of HAS_TWO_RESULTS: the first z of the row
     i64* indices;  // of forward cummax and cummin: the index of the first element of the row
     A base;
 
@@ -116,6 +119,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (READS_X)
             x = address_of_tiles(args.inputs[kSaved], offsets.inputs[kSaved], misalignment) + threadIdx.x * 16;
         y = address_of_tiles(args.inputs[kScanned], offsets.inputs[kScanned], misalignment) + threadIdx.x * 16;
+        if constexpr (K::HAS_TWO_RESULTS)
+            z = address_of_tiles(args.inputs[kStates], offsets.inputs[kStates], misalignment) + threadIdx.x * 16;
         if constexpr (K::READS_RECORDS)
             records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
@@ -128,7 +133,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void pad_outside_row(uint4* tile, int t, T pad) const;
     __device__ void read(uint4* tile, Vector (&word)[U], int t, T pad) const;
     __device__ void read_dy(uint4* tile, Vector (&word)[U], int t) const;
-    __device__ void store(uint4* smem, Vector (&word)[U], int t) const;
+    __device__ void store(uint4* smem, Vector (&word)[U], int t, char* first_vector) const;
 
     __device__ void start_work_item(unsigned item)
     {
@@ -136,9 +141,13 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         const Offsets offsets = Offsets::of_single_dim(args, 0, segment);
         const int misalignment = misalignment_of(offsets.outputs[kResult]);
         row_end = keep_here(static_cast<int>(args.n) + misalignment);
-        dx = keep_here(
-            address_of_tiles(args.outputs[kResult], offsets.outputs[kResult], misalignment) +
-            ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
+        const int own = ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16;
+        dx = keep_here(address_of_tiles(args.outputs[kResult], offsets.outputs[kResult], misalignment) + own);
+        if constexpr (K::HAS_TWO_RESULTS) {
+            const Strided& other = args.outputs[kSecond];
+            second = other.data ? address_of_tiles(other, offsets.outputs[kSecond], misalignment) + own : nullptr;
+            row_of_z = reinterpret_cast<const T*>(args.inputs[kStates].data) + offsets.inputs[kStates];
+        }
         repeated = args.inputs[kScanned].data + offsets.inputs[kScanned] * sizeof(T);
         if constexpr (K::STORES_INDICES)
             indices = reinterpret_cast<i64*>(args.outputs[kIndices].data) + offsets.outputs[kIndices];
@@ -216,7 +225,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
 
     __device__ void load(ThreadTile& own, int t, uint4* stage) const
     {
-        if constexpr (K::READS_HEADS && !K::HAS_SEQUENCES) own.heads = segment_heads(t);
+        if constexpr (K::READS_HEADS) {
+            if constexpr (!K::HAS_SEQUENCES) own.heads = segment_heads(t);
+            prefetch_heads(args, first_position(t - ctas_per_row()) + static_cast<int>(threadIdx.x) * I);
+        }
         if constexpr (READS_X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
         read_dy(stage + (READS_X ? OPERAND : 0), own.ys, t);
         own.thread.begin(args);
@@ -319,6 +331,22 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         }
     }
 
+    // Reads z of the elements of the thread, and of the one before them.
+    __device__ void load_z(ThreadScan& thread, Vector (&zs)[U], int t, uint4* stage) const
+    {
+        read(stage, zs, t, T());
+        thread.before = __shfl_up_sync(0xffffffff, zs[U - 1].template value<A>(V - 1), 1);
+        if (lane > 0) return;
+        if (warp > 0) {  // the last vector of the warp before
+            Vector last;
+            last.load(Memory::blocked(stage, U - 1, threadIdx.x - 1));
+            if (back()) last = Memory::flipped(last);
+            thread.before = last.template value<A>(V - 1);
+        } else if (const int first = first_position(t); first > 0) {
+            thread.before = widen<A>(row_of_z[(first - 1) * args.inputs[kStates].step]);
+        }
+    }
+
     __device__ void find_suffix(int t, uint4* stage)
     {
         ThreadTile own;
@@ -340,10 +368,26 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         }
         own.rematerialize_all();
         Vector(&out)[U] = own.ys;
-        own.thread.finish(K::combine(own.retained.suffix, shared.carry_suffix[0]), own.x(), own.y(), heads_of(own, t),
-                        [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
+        const Suffix after = K::combine(own.retained.suffix, shared.carry_suffix[0]);
+        if constexpr (K::HAS_TWO_RESULTS) {
+            Vector zs[U];
+            if (second) load_z(own.thread, zs, t, stage + 2 * OPERAND);
+            own.thread.finish(
+                after, own.x(), own.y(), heads_of(own, t),
+                [&](int u, const A(&result)[V], const A(&other)[V]) {
+                    out[u] = Memory::packed(result);
+                    zs[u] = Memory::packed(other);
+                },
+                Elements<A, T, V, U>{zs});
+            if (second) store(stage, zs, t, second);
+            if (args.flags & kNoResult) return;
+        } else {
+            own.thread.finish(
+                after, own.x(), own.y(), heads_of(own, t),
+                [&](int u, const A(&result)[V]) { out[u] = Memory::packed(result); });
+        }
         if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
-        store(stage + (READS_X ? OPERAND : 0), out, t);
+        store(stage + (READS_X ? OPERAND : 0), out, t, dx);
         if constexpr (K::STORES_INDICES) store_indices(own.thread, t);
     }
 };

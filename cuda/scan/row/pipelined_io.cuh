@@ -29,6 +29,9 @@ __device__ void PipelinedRow<K, T>::fetch(int t, bool prefix_only, unsigned to) 
     };
     if constexpr (READS_X) operand(x, to);
     if (!K::FINDS_RECORDS && !prefix_only && !repeats()) operand(y, to + (READS_X ? OPERAND * 16 : 0));
+    if constexpr (K::HAS_TWO_RESULTS) {
+        if (args.outputs[kSecond].data && this->phase() == kDownsweep) operand(z, to + 2 * OPERAND * 16);
+    }
     if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
         cp_async_16(
             to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16,
@@ -119,7 +122,7 @@ __device__ void PipelinedRow<K, T>::read_dy(uint4* tile, Vector (&word)[U], int 
 
 // Transposes to striped order and stores; elements of other rows are left alone.
 template <typename K, typename T>
-__device__ void PipelinedRow<K, T>::store(uint4* smem, Vector (&word)[U], int t) const
+__device__ void PipelinedRow<K, T>::store(uint4* smem, Vector (&word)[U], int t, char* first_vector) const
 {
     flip(word);
 #pragma unroll
@@ -127,7 +130,7 @@ __device__ void PipelinedRow<K, T>::store(uint4* smem, Vector (&word)[U], int t)
     __syncwarp();
     const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), slot = Memory::swizzle(first);
     const int count = row_end - t * TILE, misalignment = misalignment_at(t);
-    T* to = reinterpret_cast<T*>(dx + static_cast<i64>(t) * (back() ? -OPERAND * 16 : OPERAND * 16));
+    T* to = reinterpret_cast<T*>(first_vector + static_cast<i64>(t) * (back() ? -OPERAND * 16 : OPERAND * 16));
     const auto own = [&](int u) { return reinterpret_cast<const T*>(smem + (slot ^ Memory::swizzle(u * 32))); };
     if (warp * 32 * I >= misalignment && (warp + 1) * 32 * I <= count) {
 #pragma unroll

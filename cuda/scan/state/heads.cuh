@@ -17,3 +17,10 @@ __device__ unsigned heads_at(const ScanArgs& args, i64 first)
     const unsigned bits = __funnelshift_r(__ldg(words), __ldg(words + 1), position % 32) << (position - first);
     return COUNT < 32 ? bits & ((1u << COUNT) - 1) : bits;
 }
+
+// Prefetches the bits that heads_at will read.
+__device__ inline void prefetch_heads(const ScanArgs& args, i64 first)
+{
+    if (first >= 0 && first < args.n)
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(reinterpret_cast<const unsigned*>(args.states) + first / 32));
+}

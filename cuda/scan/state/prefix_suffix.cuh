@@ -61,8 +61,8 @@
 //     HAS_SEQUENCES        states enter and leave rows (linear.cuh): ThreadScan::locate(row,
 //                          position of element 0), called after `begin`, or with SEG the members
 //                          heads, tails, row and offset
-//     READS_HEADS          the heads of packed sequences are read (heads.cuh); ThreadScan is that of
-//                          a segmented scan, whatever SEG is
+//     READS_HEADS          the heads of packed sequences are read (heads.cuh); ThreadScan is that
+//                          of a segmented scan, whatever SEG is
 //     HAS_TWO_RESULTS      a third input kStates, z, and a second output kSecond;
 //                          ThreadScan::before: the z before element 0; finish(.., store, z) calls
 //                          store(c, results, second results)

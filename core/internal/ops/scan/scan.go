@@ -94,8 +94,9 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	return p, nil
 }
 
-// checkFields checks the fields that a scan and its gradient share, and returns the checked problem
-// in the form of package host, from which the one of package gpu is made as well, and its sequences.
+// checkFields checks the fields that a scan and its gradient share. It returns the checked problem
+// in the form of package host, from which the one of package gpu is made as well, and its
+// sequences.
 func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
 	if family.Kind(d.Kind) == nil {
 		return nil, nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(family.KindNames()), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")

@@ -24,7 +24,7 @@ var (
 	FastPathKernels = append(slices.Clone(prefixKernels), ColumnCluster)
 	generalKernels  = []string{RowPacked, RowResident, RowTiled, ColumnTiled}
 	indexKernels    = append(slices.Clone(generalKernels), Repair)
-	packedKernels   = []string{RowTiled, RowResident, ColumnTiled, ColumnPipelined, RowPipelined}
+	packedKernels   = []string{RowTiled, RowResident, ColumnTiled, RowPipelined, ColumnPipelined}
 	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
 )
 
@@ -68,8 +68,11 @@ func packed(kind *Kind, states [2]stateSizes) *Kind {
 	k := *kind
 	k.SymbolPrefix += "_packed"
 	k.kernels, k.states, k.isPacked = packedKernels, states, true
-	if kind.hasPrefix || kind == LinearBackward {
+	switch {
+	case kind.hasPrefix:
 		k.kernels = packedKernels[:3]
+	case !kind.isLinear: // column_tiled is as fast
+		k.kernels = packedKernels[:4]
 	}
 	k.RowPipelinedVectors[0] = min(k.RowPipelinedVectors[0], 4) // heads of a thread are one word
 	for i := range k.RowResidentVectors {
@@ -334,16 +337,23 @@ var (
 
 	LinearBackward = &Kind{
 		Name: "LinearBackward", SymbolPrefix: "linear_recurrence_backward", Image: "scan_linear",
-		kernels: generalKernels, isLinear: true, tileOperands: 3, states: [2]stateSizes{{0, 16}, {0, 24}},
+		kernels: commonKernels, isLinear: true, tileOperands: 3, states: [2]stateSizes{{0, 16}, {0, 24}},
 		Tuning: Tuning{
-			RowPackedVectors:     each(4),
-			RowPackedCTAsPerSM:   each(2),
-			RowResidentVectors:   each(4),
-			RowResidentCTAsPerSM: each(1),
-			RowTiledVectors:      each(2),
-			ColumnTiledColumns:   ints{2, 1, 1},
-			ColumnTiledRows:      ints{8, 16, 8},
-			maxCachedBytes:       each(16 << 20),
+			RowPackedVectors:       each(4),
+			RowPackedCTAsPerSM:     each(2),
+			RowResidentVectors:     each(4),
+			RowResidentCTAsPerSM:   each(1),
+			RowTiledVectors:        each(2),
+			RowPipelinedVectors:    each(2),
+			RowPipelinedCTAsPerSM:  each(2),
+			RowPipelinedSmem:       each(16 << 10),
+			MaxCooperativeSplits:   each(256),
+			CooperativeRows:        bools{true, true, true},
+			ColumnTiledColumns:     ints{2, 1, 1},
+			ColumnTiledRows:        ints{8, 16, 8},
+			ColumnPipelinedColumns: ints{64, 32, 32},
+			ColumnPipelinedRows:    each(8),
+			maxCachedBytes:         each(16 << 20),
 		},
 	}
 )

@@ -75,7 +75,7 @@ func (o *stridedOperands) inVectors(role int) bool {
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an
 // expanded dy, counts as any direction.
 func (o *stridedOperands) sameDirection() bool {
-	for i, step := range o.step[:result] {
+	for i, step := range o.step[:numElementRoles] {
 		if step != 0 && step != o.step[result] && o.inVectors(i) {
 			return false
 		}

@@ -64,8 +64,8 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 	return numbers, hasIndices
 }
 
-// boundsNumber is the number of the bounds of packed sequences in the arguments of a run; -1: it has
-// none.
+// boundsNumber is the number of the bounds of packed sequences in the arguments of a run; -1: it
+// has none.
 func (s *Scan) boundsNumber(args []tensor.Tensor) int {
 	number := s.boundsOperand()
 	if number >= 0 && !args[number].Given() { // an exclusive scan alone
@@ -189,8 +189,8 @@ func (o *stridedOperands) canCoalesce(k int, stride [numRoles]int64) bool {
 	return true
 }
 
-// leaveOneOut makes an exclusive scan an inclusive one of all positions but one: `late`, the result or
-// dy, begins one position later in scan order, which may run from the end of memory.
+// leaveOneOut makes an exclusive scan an inclusive one of all positions but one: `late`, the result
+// or dy, begins one position later in scan order, which may run from the end of memory.
 func (o *stridedOperands) leaveOneOut(late int, fromEnd bool) {
 	for i := range numElementRoles {
 		if (i == late) != fromEnd {

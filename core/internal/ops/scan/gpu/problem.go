@@ -135,8 +135,8 @@ func (c *Config) distribute(items, splits, threads int64) {
 	c.Grid = c.Segments * c.Splits
 }
 
-// reserveFlags reserves workspace for heads of packed sequences or for reject flags, and for the counter of the grid barrier of the
-// fallback pass, if the kind has a fast path.
+// reserveFlags reserves workspace for heads of packed sequences or, if the kind has a fast path,
+// for reject flags and the counter of the grid barrier of the fallback pass.
 func (c *Config) reserveFlags(p *Problem, flags int64) {
 	if p.Kind.isPacked {
 		c.FlagBytes = headBytes(p)

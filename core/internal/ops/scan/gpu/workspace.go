@@ -2,9 +2,9 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// The workspace of a run: flags or heads, tile-status words of cooperative launches, the states that splits
-// and tiles pass on (prefixes of splits, prefixes before tiles, suffixes of splits), and record
-// flags.
+// The workspace of a run: flags or heads, tile-status words of cooperative launches, the states
+// that splits and tiles pass on (prefixes of splits, prefixes before tiles, suffixes of splits), and
+// record flags.
 
 // stateSizes are the sizes of a prefix and of a suffix [bytes].
 type stateSizes struct{ prefix, suffix int64 }
@@ -46,8 +46,8 @@ func IndexFlagBytes(p *Problem) int64 {
 	return num.Align16(4 * (1 + p.Rows))
 }
 
-// headBytes is the room for the heads of packed sequences: a bit for each position of a row, and for
-// the one behind it. Kernels read two words of 32 bits at once.
+// headBytes is the room for the heads of packed sequences: a bit for each position of a row, and
+// for the one behind it. Kernels read two words of 32 bits at once.
 func headBytes(p *Problem) int64 {
 	if !p.Kind.isPacked {
 		return 0
