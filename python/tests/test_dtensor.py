@@ -14,7 +14,7 @@ from torch import Tensor
 
 import sternway as sw
 import sternway.torch as st
-from sternway._kinds import KINDS
+from sternway._kinds import EXTREMA, KINDS
 
 dtensor = pytest.importorskip("torch.distributed.tensor", reason="torch has no torch.distributed")
 if not torch.distributed.is_gloo_available():
@@ -63,11 +63,22 @@ def scan(kind: str, dim: int, reverse: bool) -> Case:
     return Case(lambda x: getattr(st, kind)(x, dim, reverse=reverse), lambda: [random(5, 7, 3)], placements)
 
 
+def packed_scan(kind: str) -> Case:
+    """A scan of packed sequences along dimension 1; exclusive where it can be."""
+    options = {} if kind in EXTREMA else {"exclusive": True}
+    return Case(
+        lambda x, bounds: getattr(st, kind)(x, 1, cu_seqlens=bounds, **options),
+        lambda: [random(5, 7, 3), torch.tensor([0, 3, 3, 7])],
+        [((S0, R), S0), ((S2, R), S2), ((R, R), R)] + ([((SUM, R), SUM)] if KINDS[kind].is_linear else []),
+    )
+
+
 # Extents are odd, so that shards have different lengths.
 PER_TOKEN = [((S0, S0), S0), ((S1, S1), S1), ((S2, R), S2), ((S0, R), S0), ((R, R), R)]
 WITH_ZERO_POINT = [((S0, S0, S0), S0), ((S1, S1, R), S1), ((S2, R, R), S2), ((R, R, R), R)]
 CASES: dict[str, Case] = {
     **{f"{kind} along {dim}": scan(kind, dim, dim == -2) for kind in KINDS for dim in (0, 1, -2)},
+    **{f"{kind} of packed sequences": packed_scan(kind) for kind in ("cumsum", "cumprod", "cummax")},
     "lerp": Case(
         lambda a, b: st.lerp(a, b, 0.25),
         lambda: [random(5, 3), random(5, 3)],

@@ -19,6 +19,7 @@ from .linear_recurrence import run as recurrence
 from .linear_recurrence import sequence_ends, shifted
 from .operators import apply, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 from .scan_gradient import NEEDS_X, OWN_GRADIENTS, Weighted
+from .sharding import sharding
 
 _Options = tuple[int, str, bool, bool]
 """The scanned dimension, the kind of the scan, and whether it is reversed and exclusive."""
@@ -146,6 +147,8 @@ _forward.register_autograd(_PackedScan.backward, setup_context=_PackedScan.setup
 
 def run(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool) -> tuple[Tensor, Tensor]:
     """y and indices, with a gradient. ``select_or_raise`` found the plans."""
+    if cu_seqlens is not None and is_distributed(x) and not is_distributed(cu_seqlens):
+        cu_seqlens = sharding().replicated(cu_seqlens, x)
     inputs = x, cu_seqlens, dim, kind, reverse, exclusive
     if is_exporting() or is_distributed(x, cu_seqlens):
         return run_operator("packed_scan", kind, ("x", "cu_seqlens"), *inputs)  # type: ignore[no-any-return]

@@ -75,6 +75,25 @@ def scan_backward(dy: Any, x: Any, dim: int, kind: str, reverse: bool) -> Rules:
     return [whole(1, dy, x), *shards, linear((True,), dy, x)]
 
 
+def packed_scan(x: Any, cu_seqlens: Any, dim: int, kind: str, reverse: bool, exclusive: bool) -> Rules:
+    """Every dimension but the scanned one. The bounds of sequences are those of every row."""
+    has_indices, bounds = kind in EXTREMA, given(cu_seqlens, WHOLE)
+    rules = [whole(2, x, cu_seqlens)]
+    rules += [rule([Shard(d), made(has_indices, Shard(d))], Shard(d), bounds) for d in others(x.ndim, dim)]
+    return [*rules, linear((True, False), x, cu_seqlens)] if kind not in NEEDS_X else rules
+
+
+def packed_scan_backward(
+    dy: Any, x: Any, indices: Any, cu_seqlens: Any, dim: int, kind: str, reverse: bool, exclusive: bool
+) -> Rules:
+    """Every dimension but the scanned one."""
+    inputs = dy, x, indices, cu_seqlens
+    shards = [
+        rule([Shard(d)], *(given(t, Shard(d)) for t in inputs[:3]), given(cu_seqlens, WHOLE)) for d in others(dy.ndim, dim)
+    ]
+    return [whole(1, *inputs), *shards, linear((True,), *inputs)]
+
+
 def others(rank: int, dim: int) -> list[int]:
     """The dimensions of a tensor except one."""
     return [d for d in range(rank) if d != dim % max(rank, 1)]
@@ -254,6 +273,8 @@ def per_sample_weights_backward(dy: Any, weight: Any, indices: Any, offsets: Any
 RULES: dict[str, Callable[..., Rules]] = {
     "scan": scan,
     "scan_backward": scan_backward,
+    "packed_scan": packed_scan,
+    "packed_scan_backward": packed_scan_backward,
     "lerp": lerp,
     "lerp_backward": lerp_backward,
     "dequantize_per_token": per_token,
