@@ -15,6 +15,7 @@ from .constants import constant
 from .dispatch import (
     ErrorParts,
     device_to_ask,
+    refuse_distributed,
     require,
     require_strided,
     run_operator,
@@ -166,6 +167,7 @@ def _formula(
     extents: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The outputs of the gradient, by a recurrence in the other direction and torch's operations."""
+    refuse_distributed(_NAME, "a second derivative", dh, a, h)
     rank, n, b_shape = dh.dim(), dh.shape[dim] if dh.dim() else 1, _extended(extents, dh.shape)
     if rank == 0:
         da, db, dstate = _formula(dh[None], dfinal, a.reshape(1), h[None], initial_state, cu_seqlens, [-1], 0, reverse, needs)
