@@ -206,6 +206,19 @@ def dtensors_on_meshes_of_two_dimensions() -> None:
             close(grad.full_tensor(), whole, F64)
 
 
+def compiled() -> None:
+    """torch.compile breaks the graph at a recurrence across ranks."""
+    a, b, lengths = random((3, 4 * world()), F64, 1), random((3, 4 * world()), F64, 2), [4] * world()
+    want = 2 * st.linear_recurrence(a, b, 1)
+    own = part_of(a, 1, lengths), part_of(b, 1, lengths)
+    found = torch.compile(lambda a, b: 2 * std.linear_recurrence(a, b, 1), backend="eager")(*own)
+    close(found, part_of(want, 1, lengths), F64)
+    mesh = init_device_mesh(default_device(), (world(),))
+    shared = [distribute_tensor(x, mesh, [Shard(1)]) for x in (a, b)]
+    found = torch.compile(lambda a, b: 2 * st.linear_recurrence(a, b, 1), backend="eager")(*shared)
+    close(found.full_tensor(), want, F64)
+
+
 def wrong_calls() -> None:
     """A wrong call on one rank is an error on all, and the group goes on."""
     a, b = torch.ones(2, 3), torch.ones(2, 3)
@@ -249,7 +262,7 @@ def test_sent_bytes(dtype: torch.dtype, ranks: Ranks) -> None:
 
 
 BODIES = [range_of_products, special_values, higher_derivatives, chosen_gradients, wrong_calls]
-BODIES += [dtensors, dtensors_on_meshes_of_two_dimensions]
+BODIES += [compiled, dtensors, dtensors_on_meshes_of_two_dimensions]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
