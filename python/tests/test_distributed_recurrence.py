@@ -13,6 +13,7 @@ from ranks import Ranks, default_device, seeded, world
 from support import BF16, F16, F32, F64, pairwise
 from test_distributed_scans import CYCLES, TOLERANCE, close, lengths_of, part_of
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
 import sternway as sw
 import sternway.torch as st
@@ -162,6 +163,62 @@ def sent_bytes(dtype: torch.dtype) -> None:
         dist.all_gather_into_tensor = gather
 
 
+def dtensors() -> None:
+    """DTensors that are sharded along the scanned dimension, evenly, unevenly, and with empty shards; derivatives too."""
+    mesh = init_device_mesh(default_device(), (world(),))
+    for n in (4 * world(), 4 * world() - 3, world() + 1, world() - 1):
+        for reverse, of_a, of_b in ((False, Shard(0), Shard(1)), (True, Replicate(), Shard(1)), (False, Shard(0), Replicate())):
+            a, b, dh = random((n,), F64, 1), random((3, n), F64, 2), random((3, n), F64, 3)
+            wholes = [x.clone().requires_grad_() for x in (a, b)]
+            want = st.linear_recurrence(*wholes, 1, reverse=reverse)
+            shared = [distribute_tensor(x, mesh, [p]).requires_grad_() for x, p in ((a, of_a), (b, of_b))]
+            found = st.linear_recurrence(*shared, 1, reverse=reverse)
+            assert isinstance(found, DTensor)
+            assert found.placements == (Shard(1),)
+            close(found.full_tensor(), want.detach(), F64)
+            first = torch.autograd.grad(want, wholes, dh, create_graph=True)
+            ours = torch.autograd.grad(found, shared, distribute_tensor(dh, mesh, [Shard(1)]), create_graph=True)
+            second = torch.autograd.grad(sum((g**2).sum() for g in first), wholes)
+            again = torch.autograd.grad(sum((g**2).sum() for g in ours), shared)
+            for grad, whole in zip((*ours, *again), (*first, *second), strict=True):
+                close(grad.full_tensor().detach(), whole.detach(), F64)
+    whole = distribute_tensor(torch.ones(3, world()), mesh, [Shard(1)])
+    for factor in (0.5, distribute_tensor(torch.ones(3, 1), mesh, [Replicate()])):
+        with pytest.raises(sw.InvalidProblemError, match=f"a must be of b's extent along dim, {world()}, got 1"):
+            st.linear_recurrence(factor, whole, 1)
+
+
+def dtensors_on_meshes_of_two_dimensions() -> None:
+    if world() < 4:
+        return
+    mesh = init_device_mesh(default_device(), (2, world() // 2))
+    a, b, dh = random((1, 10), F64, 1), random((4, 10), F64, 2), random((4, 10), F64, 3)
+    wholes = [x.clone().requires_grad_() for x in (a, b)]
+    want = st.linear_recurrence(*wholes, 1)
+    grads = torch.autograd.grad(want, wholes, dh)
+    for placements in ([Shard(0), Shard(1)], [Replicate(), Shard(1)], [Shard(1), Shard(0)]):
+        of_a = [Replicate() if p == Shard(0) else p for p in placements]
+        shared = [distribute_tensor(x, mesh, p).requires_grad_() for x, p in ((a, of_a), (b, placements))]
+        found = st.linear_recurrence(*shared, 1)
+        assert found.placements == tuple(placements)
+        close(found.full_tensor(), want.detach(), F64)
+        for grad, whole in zip(torch.autograd.grad(found, shared, distribute_tensor(dh, mesh, placements)), grads, strict=True):
+            close(grad.full_tensor(), whole, F64)
+
+
+def compiled() -> None:
+    """torch.compile breaks the graph at a recurrence across ranks."""
+    a, b, lengths = random((3, 4 * world()), F64, 1), random((3, 4 * world()), F64, 2), [4] * world()
+    want = 2 * st.linear_recurrence(a, b, 1)
+    own = part_of(a, 1, lengths), part_of(b, 1, lengths)
+    found = torch.compile(lambda a, b: 2 * std.linear_recurrence(a, b, 1), backend="eager")(*own)
+    close(found, part_of(want, 1, lengths), F64)
+    mesh = init_device_mesh(default_device(), (world(),))
+    shared = [distribute_tensor(x, mesh, [Shard(1)]) for x in (a, b)]
+    found = torch.compile(lambda a, b: 2 * st.linear_recurrence(a, b, 1), backend="eager")(*shared)
+    close(found.full_tensor(), want, F64)
+
+
 def wrong_calls() -> None:
     """A wrong call on one rank is an error on all, and the group goes on."""
     a, b = torch.ones(2, 3), torch.ones(2, 3)
@@ -204,10 +261,11 @@ def test_sent_bytes(dtype: torch.dtype, ranks: Ranks) -> None:
     ranks.run(sent_bytes, dtype)
 
 
-@pytest.mark.parametrize(
-    "body", [range_of_products, special_values, higher_derivatives, chosen_gradients, wrong_calls],
-    ids=lambda body: body.__name__,
-)  # fmt: skip
+BODIES = [range_of_products, special_values, higher_derivatives, chosen_gradients, wrong_calls]
+BODIES += [compiled, dtensors, dtensors_on_meshes_of_two_dimensions]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_calls(body: Callable[[], None], ranks: Ranks) -> None:
     ranks.run(body)
 

@@ -92,6 +92,24 @@ CASES: dict[str, Case] = {
     "lerp with a number as weight": Case(
         st.lerp, lambda: [random(5, 3), random(3), positive()], [((S0, R, R), S0), ((S1, S0, R), S1), ((R, R, R), R)]
     ),
+    "linear_recurrence": Case(
+        lambda a, b: st.linear_recurrence(a, b, 1),
+        lambda: [random(5, 7, 3), random(5, 7, 3)],
+        [((S0, S0), S0), ((S2, S2), S2), ((R, S2), S2), ((S0, R), S0), ((R, R), R)],
+    ),
+    "linear_recurrence by a number": Case(
+        lambda b: st.linear_recurrence(0.5, b, -1, reverse=True), lambda: [random(5, 7, 3)], [((S0,), S0), ((SUM,), SUM)]
+    ),
+    "linear_recurrence with broadcast and states": Case(
+        lambda a, b, s: st.linear_recurrence(a, b, -2, initial_state=s, output_final_state=True),
+        lambda: [random(7, 1), random(5, 7, 6), random(5, 6)],
+        [((R, S0, S0), S0), ((R, S2, S1), (S2, S1)), ((R, S2, R), (S2, S1)), ((R, R, R), R)],
+    ),
+    "linear_recurrence of packed sequences": Case(
+        lambda a, b, s, cu: st.linear_recurrence(a, b, -2, initial_state=s, cu_seqlens=cu, output_final_state=True),
+        lambda: [random(5, 7, 1), random(7, 6), random(5, 3, 6), torch.tensor([0, 4, 4, 7])],
+        [((S0, R, S0, R), S0), ((R, S1, S2, R), S2)],
+    ),
     "dequantize_per_token": Case(st.dequantize_per_token, lambda: [levels(5, 3, 7), positive(5, 3)], PER_TOKEN),
     "dequantize_per_token with zero points": Case(
         st.dequantize_per_token, lambda: [levels(5, 3, 7), positive(5, 3, 1), random(5, 3)], WITH_ZERO_POINT
@@ -222,8 +240,8 @@ def compare(name: str, index: int) -> None:
         torch.testing.assert_close(y.full_tensor(), whole)
     dy = [random(*whole.shape) for whole in floating(want)]
     wanted = torch.autograd.grad(floating(want), leaves(plain), dy)
-    for how in (R, SUM, Shard(0), Shard(dy[0].dim() - 1)):
-        shares = [distributed(d, how, False) for d in dy]
+    for how in (R, SUM, 0, -1):  # or sharded along a dimension
+        shares = [distributed(d, Shard(how % d.dim()) if isinstance(how, int) else how, False) for d in dy]
         found = torch.autograd.grad(floating(got), leaves(shared), shares, retain_graph=True)
         for gradient, single, leaf in zip(found, wanted, leaves(plain), strict=True):
             assert isinstance(gradient, DTensor)
@@ -301,6 +319,8 @@ def test_queries_alone_have_a_gradient(ranks: Ranks) -> None:
 
 SECOND = {
     **{kind: (kind + " along 1", 0) for kind in KINDS},
+    "linear_recurrence": ("linear_recurrence", 0),
+    "linear_recurrence with states": ("linear_recurrence with broadcast and states", 0),
     "lerp": ("lerp with broadcast", 0),
     "dequantize_per_token": ("dequantize_per_token with zero points", 0),
     "fake_quantize_per_token": ("fake_quantize_per_token with zero points", 0),
@@ -329,6 +349,19 @@ def test_second_derivatives(name: str, ranks: Ranks) -> None:
     if name in KINDS and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
         pytest.skip("torch before 2.13 has no sharding rules of its own operations that are differentiated here, such as flip")
     ranks.run(compare_second, *SECOND[name])
+
+
+def packed_sequences_twice() -> None:
+    case = CASES["linear_recurrence of packed sequences"]
+    a, b, state, cu = (distributed(x, p, x.is_floating_point()) for x, p in zip(case.inputs(), (S0, R, S0, R), strict=True))
+    h, final = case.function(a, b, state, cu)
+    (da,) = torch.autograd.grad(h.square().sum() + final.sum(), a, create_graph=True)
+    with pytest.raises(sw.UnsupportedError, match=r"a second derivative of packed sequences must be left out.*redistribute"):
+        da.sum().backward()
+
+
+def test_second_derivatives_of_packed_sequences(ranks: Ranks) -> None:
+    ranks.run(packed_sequences_twice)
 
 
 def train() -> None:
@@ -362,6 +395,19 @@ REFUSALS: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]], Se
     "ends with different shards": (
         lambda a, b: st.lerp(a, b, 0.5), lambda: [random(5, 7), random(5, 7)], [S0, S1],
         r"^sternway\.torch\.lerp: end must be placed as Replicate\(\) or Shard\(dim=0\).*end\.redistribute",
+    ),
+    "an initial state along a sharded dimension": (
+        lambda a, b, s: st.linear_recurrence(a, b, initial_state=s), lambda: [random(5, 7), random(5, 7), random(5)],
+        [S1, S1, R],
+        r"^sternway\.torch\.linear_recurrence: initial_state must be left out along a sharded dimension.*redistribute",
+    ),
+    "factors that are sums": (
+        lambda a, b: st.linear_recurrence(a, b), lambda: [random(5, 7), random(5, 7)], [SUM, R],
+        r"^sternway\.torch\.linear_recurrence: a must .*got Partial.*a\.redistribute",
+    ),
+    "a sum along a sharded dimension": (
+        lambda a, b: st.linear_recurrence(a, b), lambda: [random(5, 7), random(5, 7)], [S1, SUM],
+        r"^sternway\.torch\.linear_recurrence: b must .*got Partial.*b\.redistribute",
     ),
     "a scale without its tokens": (
         st.dequantize_per_token, lambda: [levels(5, 3, 7), positive(5, 3)], [S2, S0],

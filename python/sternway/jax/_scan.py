@@ -82,6 +82,10 @@ def _run(
     return tuple(y.reshape(shape) for y in results)
 
 
+def _gradient(scan: _Scan, dy: Array, x: Array | None, bounds: Array | None) -> Array:
+    return _backward(scan, dy, x, bounds)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _forward(scan: _Scan, x: Array, bounds: Array | None) -> Array:
     return _forward_kernel(scan, ("y",))(x, bounds)[0]
@@ -89,7 +93,7 @@ def _forward(scan: _Scan, x: Array, bounds: Array | None) -> Array:
 
 _forward.defvjp(
     lambda scan, x, bounds: (_forward(scan, x, bounds), (x if KINDS[scan.kind].operands else None, bounds)),
-    lambda scan, saved, dy: (_backward(scan, dy, *saved), None),
+    lambda scan, saved, dy: (_gradient(scan, dy, *saved), None),
 )
 
 
@@ -102,7 +106,7 @@ def _with_indices(scan: _Scan, x: Array, bounds: Array | None) -> tuple[Array, A
 
 _with_indices.defvjp(
     lambda scan, x, bounds: (_with_indices(scan, x, bounds), (x, bounds)),
-    lambda scan, saved, dys: (_backward(scan, dys[0], *saved), None),
+    lambda scan, saved, dys: (_gradient(scan, dys[0], *saved), None),
 )
 
 

@@ -11,7 +11,9 @@ from .._sequences import sequences_of
 from ._autograd.calls import flag, integer, require_tensors
 from ._autograd.dispatch import with_public_names
 from ._autograd.linear_recurrence import OPERANDS, alike, run, select_or_raise
+from ._autograd.operators import is_distributed
 from ._autograd.overrides import handed_on, is_overridden
+from ._autograd.sharding import sharding
 from ._lerp import number_of
 
 __all__ = ["linear_recurrence"]
@@ -80,11 +82,16 @@ def linear_recurrence(
     a = number_of(a)
     if isinstance(a, float):
         a = _number(a, b)
+        a = sharding().replicated(a, b) if is_distributed(b) else a
     else:
         require_tensors("linear_recurrence", a=a)
     sequences_of(_NAME, cu_seqlens)
     a, b = alike(a, b)
     with_public_names(_NAME, OPERANDS, select_or_raise, a, b, initial_state, cu_seqlens, dim, reverse)
+    if is_distributed(a, b):
+        h = sharding().linear_recurrence(a, b, initial_state, cu_seqlens, dim, reverse, wants_state)
+        if h is not None:
+            return h
     h, final_state = run(a, b, initial_state, cu_seqlens, dim, reverse)
     return (h, final_state) if wants_state else h
 

@@ -16,6 +16,7 @@ from .constants import constant
 from .dispatch import (
     ErrorParts,
     device_to_ask,
+    refuse_distributed,
     require,
     require_strided,
     run_operator,
@@ -143,77 +144,78 @@ def _(
 _backward.register_vmap(vmap_by_loop(_NAME, _backward))
 
 
-def shifted(x: Tensor, dim: int, by: int) -> Tensor:
-    """x moved by one position along dim, to later positions if by is 1, to earlier ones if it is -1; 0 in the place left."""
-    n = x.shape[dim]
-    if n == 0:
-        return x
-    zero = torch.zeros_like(x.narrow(dim, 0, 1))
-    return torch.cat([zero, x.narrow(dim, 0, n - 1)] if by > 0 else [x.narrow(dim, 1, n - 1), zero], dim)
+def shifted(x: Tensor, dim: int, by: int, entering: Tensor) -> Tensor:
+    """x moved by one position along dim, to later positions if by is 1, to earlier ones if it is -1; entering in the place."""
+    rest = x.narrow(dim, max(-by, 0), x.shape[dim] - 1)
+    return torch.cat([entering, rest] if by > 0 else [rest, entering], dim)
 
 
-def sequence_ends(cu_seqlens: Tensor | None, n: int, reverse: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each sequence, the first and the last position in scan order, and whether it has any."""
-    if cu_seqlens is None:
-        cu_seqlens = torch.tensor([0, n], device=device)
-    cu = cu_seqlens.long()
-    first, last, there = cu[:-1], cu[1:] - 1, cu[1:] > cu[:-1]
-    first, last = (torch.where(there, x, 0) for x in (first, last))
-    return (last, first, there) if reverse else (first, last, there)
+Parts = tuple[Tensor, Tensor, Tensor]
+"""g, the state before each position, and the gradient of the initial state."""
+
+
+def _parts(
+    dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, dim: int, reverse: bool
+) -> Parts:
+    """The parts of the gradient of one sequence, by a recurrence in the other direction and torch's operations."""
+    to_next = 1 if reverse else -1
+    end = a.narrow(dim, 0, 1)
+    g, _ = run(shifted(a, dim, to_next, torch.ones_like(end)), dh, dfinal, None, dim, not reverse)
+    entering = torch.zeros_like(end) if initial_state is None else initial_state.unsqueeze(dim).to(h.dtype)
+    at = a.shape[dim] - 1 if reverse else 0
+    return g, shifted(h, dim, -to_next, entering), a.select(dim, at) * g.select(dim, at)
+
+
+def _parts_of_packed(
+    dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu: Tensor, dim: int, reverse: bool
+) -> Parts:
+    """:func:`_parts` of packed sequences. A factor of 0 keeps their gradients apart."""
+    n, to_next, cu = dh.shape[dim], 1 if reverse else -1, cu.long()
+    there = cu[1:] > cu[:-1]
+    first, last = (torch.where(there, x, n) for x in ((cu[1:] - 1, cu[:-1]) if reverse else (cu[:-1], cu[1:] - 1)))
+    starts = torch.zeros(n + 1, dtype=torch.bool, device=dh.device).index_fill(0, first, True)[:n]
+    starts = starts.view([-1 if d == dim else 1 for d in range(dh.dim())])
+
+    def at(positions: Tensor, states: Tensor) -> Tensor:
+        """States of sequences at positions, and 0 elsewhere."""
+        states = states.movedim(dim, 0)
+        rows = torch.zeros((n + 1, *states.shape[1:]), dtype=states.dtype, device=states.device)
+        return rows.index_add(0, positions, states)[:n].movedim(0, dim)
+
+    zero = torch.zeros_like(a.narrow(dim, 0, 1))
+    terms = dh if dfinal is None else (dh + at(last, dfinal)).to(dh.dtype)
+    following = shifted(a.masked_fill(starts, 0), dim, to_next, zero)
+    g, _ = run(following, terms, None, None, dim, not reverse)
+    before = shifted(h, dim, -to_next, zero).masked_fill(starts, 0)
+    if initial_state is not None:
+        before = before + at(first, initial_state).to(h.dtype)
+    leaving = (a * g).index_select(dim, torch.where(there, first, 0))
+    passed = torch.zeros_like(leaving) if dfinal is None else dfinal.to(leaving.dtype)  # by an empty sequence
+    return g, before, torch.where(there.view([-1 if d == dim else 1 for d in range(dh.dim())]), leaving, passed)
 
 
 def _formula(
     dh: Tensor, dfinal: Tensor | None, a: Tensor, h: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None,
     extents: list[int], dim: int, reverse: bool, needs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The outputs of the gradient, by a recurrence in the other direction and torch's operations."""
-    rank, n, b_shape = dh.dim(), dh.shape[dim] if dh.dim() else 1, _extended(extents, dh.shape)
-    if rank == 0:
+    """The outputs of the gradient, by operations that have gradients."""
+    if dh.dim() == 0:
         da, db, dstate = _formula(dh[None], dfinal, a.reshape(1), h[None], initial_state, cu_seqlens, [-1], 0, reverse, needs)
         return da.reshape(a.shape if needs & 1 else 0), db.reshape(() if needs & 2 else 0), dstate
-    dim, from_next = dim % rank, 1 if reverse else -1
-    if n == 0:  # sequences pass their states on
+    dim, b_shape = dim % dh.dim(), _extended(extents, dh.shape)
+    if dh.shape[dim] == 0:  # sequences pass their states on
         grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
         da, db, dstate = (torch.zeros_like(x) for x in grads)
         return da, db, dstate if dfinal is None or not needs & 4 else dfinal.to(dstate.dtype)
-    first, last, there = sequence_ends(cu_seqlens, n, reverse, dh.device)
-    wide = a.expand(dh.shape).to(dh.dtype)
-    marks = torch.zeros(n + 1, dtype=torch.bool, device=dh.device)
-    starts = marks.index_fill(0, torch.where(there, first, n), True)[:n]
-    column = [1] * rank
-    column[dim] = n
-    starts = starts.view(column)
-
-    def at_ends(state: Tensor, where: Tensor) -> Tensor:
-        """States of sequences at positions, and 0 elsewhere."""
-        states = (state if cu_seqlens is not None else state.unsqueeze(dim)).movedim(dim, 0)
-        index = torch.where(there, where, n)
-        rows = torch.zeros((n + 1, *states.shape[1:]), dtype=states.dtype, device=states.device)
-        return rows.index_add(0, index, states)[:n].movedim(0, dim)
-
-    terms = dh if dfinal is None else (dh + at_ends(dfinal, last)).to(dh.dtype)
-    # The factor of the next position in scan order; 0 behind the last of a sequence.
-    following = shifted(torch.where(starts, torch.zeros_like(wide), wide), dim, from_next)
-    g, _ = run(following, terms, None, None, dim, not reverse)
-    before = torch.where(starts, torch.zeros_like(h), shifted(h, dim, -from_next))
-    if initial_state is not None:
-        before = before + at_ends(initial_state, first).to(h.dtype)
-    da, db, dstate = dh.new_empty(0), dh.new_empty(0), dh.new_empty(0)
-    if needs & 1:
-        da = (g * before).sum_to_size(a.shape)
-    if needs & 2:
-        db = g.sum_to_size(b_shape)
-    if needs & 4 and initial_state is not None:
-        at_first = (wide * g).movedim(dim, 0).index_select(0, first)
-        at_first = torch.where(there.view(-1, *[1] * (rank - 1)), at_first, torch.zeros_like(at_first)).movedim(0, dim)
-        if cu_seqlens is None:
-            at_first = at_first.squeeze(dim)
-        dstate = at_first.to(initial_state.dtype)
-        if dfinal is not None:  # an empty sequence passes its state on
-            empty = (~there).view([-1 if i == dim else 1 for i in range(rank)])
-            empty = empty if cu_seqlens is not None else empty.reshape([1] * (rank - 1))
-            dstate = torch.where(empty, dfinal.to(initial_state.dtype), dstate)
-    return da, db, dstate
+    operands = dh, dfinal, a.expand(dh.shape).to(dh.dtype), h, initial_state
+    if cu_seqlens is None:
+        g, before, leaving = _parts(*operands, dim, reverse)
+    else:
+        refuse_distributed(_NAME, "a second derivative of packed sequences", *operands)
+        g, before, leaving = _parts_of_packed(*operands, cu_seqlens, dim, reverse)
+    da = (g * before).sum_to_size(a.shape) if needs & 1 else dh.new_empty(0)
+    db = g.sum_to_size(b_shape) if needs & 2 else dh.new_empty(0)
+    return da, db, leaving.to(initial_state.dtype) if needs & 4 and initial_state is not None else dh.new_empty(0)
 
 
 GRADIENT = differentiable(_backward, by_formula(_formula))

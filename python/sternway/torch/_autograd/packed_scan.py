@@ -16,7 +16,7 @@ from .calls import resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .linear_recurrence import run as recurrence
-from .linear_recurrence import sequence_ends, shifted
+from .linear_recurrence import shifted
 from .operators import apply, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 from .scan_gradient import NEEDS_X, OWN_GRADIENTS, Weighted
 from .sharding import sharding
@@ -97,14 +97,20 @@ def _formula(
     assert x is not None  # cumprod: dx[k] = L[k] R[k], R[k] = dy[k] + x[k+1] R[k+1]
     to_next = 1 if reverse else -1
     if exclusive:  # y and dy are those of the position before
-        _, last, there = sequence_ends(cu_seqlens, x.shape[dim], reverse, x.device)
-        lasts = torch.zeros(x.shape[dim] + 1, dtype=torch.bool, device=x.device)
-        lasts = lasts.index_fill(0, torch.where(there, last, x.shape[dim]), True)[:-1]
-        lasts = lasts.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())])
-        dy = torch.where(lasts, torch.zeros_like(dy), shifted(dy, dim, to_next))
+        lasts = _last_positions(x, cu_seqlens, dim, reverse)
+        dy = shifted(dy, dim, to_next, torch.zeros_like(dy.narrow(dim, 0, 1))).masked_fill(lasts, 0)
     left = run(x, cu_seqlens, dim, kind, reverse, True)[0]
-    right, _ = recurrence(shifted(x, dim, to_next), dy, None, cu_seqlens, dim, not reverse)
-    return left * right
+    following = shifted(x, dim, to_next, torch.ones_like(x.narrow(dim, 0, 1)))
+    return left * recurrence(following, dy, None, cu_seqlens, dim, not reverse)[0]
+
+
+def _last_positions(x: Tensor, cu_seqlens: Tensor | None, dim: int, reverse: bool) -> Tensor:
+    """Whether each position along dim is the last of its sequence in scan order, of a shape that broadcasts with x."""
+    n = x.shape[dim]
+    bounds = torch.tensor([0, n], device=x.device) if cu_seqlens is None else cu_seqlens.long()
+    ends = torch.where(bounds[1:] > bounds[:-1], bounds[:-1] if reverse else bounds[1:] - 1, n)  # n: an empty sequence
+    lasts = torch.zeros(n + 1, dtype=torch.bool, device=x.device).index_fill(0, ends, True)[:n]
+    return lasts.view([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
 
 
 GRADIENT = differentiable(_backward, by_formula(_formula))

@@ -19,6 +19,8 @@ class Sharding(NamedTuple):
     """Makes a tensor that all ranks have a DTensor on the mesh of another."""
     scan: Callable[..., Any]
     """Scans a DTensor along a sharded dimension; None: the dimension is not sharded."""
+    linear_recurrence: Callable[..., Any]
+    """Runs a linear recurrence of DTensors along a sharded dimension; None: the dimension is not sharded."""
 
 
 _load: list[Callable[[], Sharding]] = []

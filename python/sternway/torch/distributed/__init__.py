@@ -16,6 +16,7 @@
 from .._autograd.sharding import Sharding as _Sharding
 from . import _linear_recurrence, _positions, _scans, _sharded_bag
 from ._linear_recurrence import *
+from ._linear_recurrence import recurrence_sharded
 from ._placements import register_rules, replicated, require_rule
 from ._positions import *
 from ._scans import *
@@ -25,5 +26,5 @@ from ._sharded_bag import *
 __all__ = [*_linear_recurrence.__all__, *_positions.__all__, *_scans.__all__, *_sharded_bag.__all__]
 """Each module states its public names."""
 
-_SHARDING = _Sharding(require_rule, replicated, scan_sharded)
+_SHARDING = _Sharding(require_rule, replicated, scan_sharded, recurrence_sharded)
 register_rules()

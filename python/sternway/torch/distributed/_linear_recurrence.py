@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Shard
 
 from ..._linear_recurrence import broadcast
 from ...errors import make
@@ -23,7 +23,9 @@ from .._autograd.dispatch import with_public_names
 from .._autograd.linear_recurrence import GRADIENT, OPERANDS, alike, own_extents, run, select_or_raise
 from ._exchange import all_gather
 from ._parts import part_of, summary
-from ._scans import MAX_RANK, Call, agreed
+from ._placements import require_fit, require_mesh
+from ._rules import linear_recurrence as linear_rules
+from ._scans import MAX_RANK, Call, agreed, shard_lengths
 
 __all__ = ["linear_recurrence"]
 
@@ -230,15 +232,73 @@ def checked(op: str, a: Any, b: Any, dim: Any, reverse: Any) -> tuple[Tensor, Te
     along %= rank
     backward = flag("distributed.linear_recurrence", "reverse", reverse)
     a, b = (x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)) for x in (a, b))
-    require_same_extent(op, a, b, along)
+    require_same_extent(op, a.shape[along], b.shape[along])
     a, b = alike(a, b)
     if b.dtype not in FLOATS:
         raise make("unsupported", op, "b", "float32, float64, float16 or bfloat16", str(b.dtype).removeprefix("torch."))
     return a, b, along, backward
 
 
-def require_same_extent(op: str, a: Tensor, b: Tensor, dim: int) -> None:
+def require_same_extent(op: str, of_a: int, of_b: int) -> None:
     """Raise InvalidProblemError unless a and b have the same extent along the dimension that ranks share."""
-    if a.shape[dim] != b.shape[dim]:
+    if of_a != of_b:
         hint = "expand the one of extent 1 on each rank"
-        raise make("invalid_problem", op, "a", f"of b's extent along dim, {b.shape[dim]}", f"{a.shape[dim]}", hint)
+        raise make("invalid_problem", op, "a", f"of b's extent along dim, {of_b}", f"{of_a}", hint)
+
+
+def recurrence_sharded(
+    a: Any, b: Any, initial_state: Any, cu_seqlens: Any, dim: int, reverse: bool, wants_state: bool
+) -> DTensor | None:
+    """A recurrence of DTensors along a sharded dimension; None: the dimension is not sharded. a and b are of one dtype.
+
+    Nothing is exchanged but the maps of parts: that a call is the same on every rank is what a DTensor assumes.
+
+    Raises:
+        InvalidProblemError: a and b differ in their extent along the dimension.
+        UnsupportedError: a state or bounds of sequences; placements that have no rule; or more than 7 dimensions.
+    """
+    op, operands = "linear_recurrence", ("a", "b")
+    shape = broadcast(op, tuple(a.shape), tuple(b.shape))
+    dim %= max(len(shape), 1)
+    own = [dim - (len(shape) - x.dim()) for x in (a, b)]
+    placed = [x.placements if isinstance(x, DTensor) else () for x in (a, b)]
+    along = [k for ps, d in zip(placed, own, strict=True) for k, p in enumerate(ps) if isinstance(p, Shard) and p.dim == d]
+    if not along:
+        return None
+    public = f"sternway.torch.{op}"
+    options = {"initial_state": initial_state, "cu_seqlens": cu_seqlens, "output_final_state": wants_state or None}
+    for name in (name for name, x in options.items() if x is not None):
+        raise make("unsupported", public, name, "left out along a sharded dimension", "an option", "use redistribute()")
+    if len(shape) > MAX_RANK:
+        wanted = f"of at most {MAX_RANK} dimensions along a sharded one"
+        raise make("unsupported", public, "the broadcast shape", wanted, f"{len(shape)}")
+    mesh = require_mesh(op, operands, (a, b))
+    require_same_extent(public, *(x.shape[d] if d >= 0 else 1 for x, d in zip((a, b), own, strict=True)))
+    of_rows = {tuple(wanted[:2]): made[0] for made, wanted in linear_rules(a, b, None, None, dim, reverse)}
+    placements: list[Any] = []  # of h and of the operands, for each dimension of the mesh
+    for k in range(mesh.ndim):
+        rules = {(Shard(own[0]), Shard(own[1])): Shard(dim)} if k == along[0] else of_rows
+        keeping = {wanted: made for wanted, made in rules.items() if Partial() not in wanted}
+        fitting = tuple(require_fit(op, operands, [x.placements[k] for x in (a, b)], list(map(list, keeping))))
+        placements.append((keeping[fitting], *fitting))
+    h: DTensor = _of_shards(a, b, list(zip(*placements, strict=True)), shape, dim, reverse, along[0])
+    return h
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _of_shards(
+    a: DTensor, b: DTensor, placements: list[Any], shape: tuple[int, ...], dim: int, reverse: bool, along: int
+) -> DTensor:
+    """The recurrence of DTensors, placed as h and its operands are to be, along a dimension of the mesh."""
+    of_h, *of_operands = placements
+    mesh = a.device_mesh
+
+    def local(x: DTensor, placed: Any) -> Tensor:
+        grads = [Partial() if h.is_shard() and p.is_replicate() else p for h, p in zip(of_h, placed, strict=True)]
+        own: Tensor = x.redistribute(placements=placed).to_local(grad_placements=grads)
+        return own.reshape((1,) * (len(shape) - own.dim()) + tuple(own.shape))
+
+    part = Part(dim, reverse, mesh.get_group(along), shard_lengths(shape[dim], mesh.size(along)))
+    h = recurrence(local(a, of_operands[0]), local(b, of_operands[1]), part)
+    strides = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(h, mesh, of_h, run_check=False, shape=torch.Size(shape), stride=strides)

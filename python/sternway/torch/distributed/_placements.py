@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor.experimental import register_sharding
 
@@ -40,6 +41,14 @@ def require_rule(name: str, op: str, operands: Sequence[str], inputs: Sequence[A
         inputs: of the operator. One of them is a DTensor.
     """
     tensors = inputs[: len(operands)]
+    mesh = require_mesh(op, operands, tensors)
+    rules = [wanted for _, wanted in RULES[name](*inputs)]
+    for k in range(mesh.ndim):
+        require_fit(op, operands, [None if x is None else x.placements[k] for x in tensors], rules)
+
+
+def require_mesh(op: str, operands: Sequence[str], tensors: Sequence[Any]) -> DeviceMesh:
+    """The mesh of the tensors of a call, of which one is a DTensor; UnsupportedError unless all are, on one mesh."""
     mesh = next(x.device_mesh for x in tensors if isinstance(x, DTensor))
     for operand, x in zip(operands, tensors, strict=True):
         if x is None:
@@ -50,13 +59,11 @@ def require_rule(name: str, op: str, operands: Sequence[str], inputs: Sequence[A
         if x.device_mesh != mesh:
             hint = f"use distribute_tensor({operand}.full_tensor(), ...) on that mesh"
             raise _refused(op, operand, f"on the mesh {mesh} of the other operands", str(x.device_mesh), hint)
-    rules = [wanted for _, wanted in RULES[name](*inputs)]
-    for k in range(mesh.ndim):
-        _require_fit(op, operands, [None if x is None else x.placements[k] for x in tensors], rules)
+    return mesh
 
 
-def _require_fit(op: str, operands: Sequence[str], placements: Placements, rules: list[Placements]) -> None:
-    """Raise the error of the first operand whose placement fits no rule that the operands before it fit."""
+def require_fit(op: str, operands: Sequence[str], placements: Placements, rules: list[Placements]) -> Placements:
+    """The first rule that placements fit, or the error of the first operand that fits none of those before it."""
     for i, (operand, placement) in enumerate(zip(operands, placements, strict=True)):
         fitting = [rule for rule in rules if _fits(placement, rule[i])]
         if not fitting:
@@ -65,6 +72,7 @@ def _require_fit(op: str, operands: Sequence[str], placements: Placements, rules
             hint = f"use {operand}.redistribute(placements=...)"
             raise _refused(op, operand, wanted + beside, repr(placement), hint)
         rules = fitting
+    return rules[0]
 
 
 def _fits(placement: Placement | None, wanted: Placement | None) -> bool:

@@ -99,6 +99,41 @@ def others(rank: int, dim: int) -> list[int]:
     return [d for d in range(rank) if d != dim % max(rank, 1)]
 
 
+# --- Linear recurrences ------------------------------------------------------------------------------------------------
+
+
+def linear_recurrence(a: Any, b: Any, state: Any, bounds: Any, dim: int, reverse: bool) -> Rules:
+    """Every dimension but the scanned one, with broadcasting. The recurrence is linear in b and the initial state."""
+    shape: torch.Size = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
+    rules = [whole(2, a, b, state, bounds)]
+    for d in others(len(shape), dim):
+        of_state = shard_of_state(d, dim % len(shape), bounds)
+        inputs = [shard_of(x, d, shape) or WHOLE for x in (a, b)]
+        rules.append(rule([Shard(d), of_state], *inputs, given(state, of_state), given(bounds, WHOLE)))
+    return [*rules, rule([SUM, SUM], WHOLE, SUM, given(state, SUM), given(bounds, WHOLE))]
+
+
+def linear_recurrence_backward(
+    dh: Any, dfinal: Any, a: Any, h: Any, state: Any, bounds: Any, extents: list[int], dim: int, reverse: bool, needs: int
+) -> Rules:
+    """The gradient of an operand that is broadcast along the sharded dimension is a sum over processes."""
+    needed = [bool(needs >> k & 1) for k in range(3)]
+    rules = [whole(3, dh, dfinal, a, h, state, bounds)]
+    for d in others(dh.ndim, dim):
+        of_state, own = shard_of_state(d, dim % dh.ndim, bounds), d - (dh.ndim - len(extents))
+        of_a, of_b = shard_of(a, d, dh.shape), Shard(own) if own >= 0 and extents[own] == -1 else None
+        outputs = [made(need, p) for need, p in zip(needed, (of_a or SUM, of_b or SUM, of_state), strict=True)]
+        others_placed = of_a or WHOLE, Shard(d), given(state, of_state), given(bounds, WHOLE)
+        rules.append(rule(outputs, Shard(d), given(dfinal, of_state), *others_placed))
+    sums, of_h = [made(need, SUM) for need in needed], WHOLE if needed[0] else SUM  # da alone reads h
+    return [*rules, rule(sums, SUM, given(dfinal, SUM), WHOLE, of_h, given(state, WHOLE), given(bounds, WHOLE))]
+
+
+def shard_of_state(d: int, dim: int, bounds: Any) -> Shard:
+    """The placement of states where h is sharded along d: they have the scanned dimension if there are bounds of sequences."""
+    return Shard(d if bounds is not None or d < dim else d - 1)
+
+
 # --- Lerp -------------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +310,8 @@ RULES: dict[str, Callable[..., Rules]] = {
     "scan_backward": scan_backward,
     "packed_scan": packed_scan,
     "packed_scan_backward": packed_scan_backward,
+    "linear_recurrence": linear_recurrence,
+    "linear_recurrence_backward": linear_recurrence_backward,
     "lerp": lerp,
     "lerp_backward": lerp_backward,
     "dequantize_per_token": per_token,

@@ -93,12 +93,17 @@ def scan_sharded(x: DTensor, kind: ScanKind, dim: int, reverse: bool) -> Any:
     return _scan_shards(x, kind, dim, reverse, along[0])
 
 
+def shard_lengths(extent: int, size: int) -> tuple[int, ...]:
+    """The lengths of the shards of a dimension."""
+    longest = -(-extent // size)
+    return tuple(min(longest, max(extent - rank * longest, 0)) for rank in range(size))
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _scan_shards(x: DTensor, kind: ScanKind, dim: int, reverse: bool, along: int) -> Any:
     """The scan of a DTensor whose scanned dimension is cut along a dimension of the mesh, by the rule of torch.chunk."""
-    mesh, size = x.device_mesh, x.device_mesh.size(along)
-    longest = -(-x.shape[dim] // size)
-    lengths = tuple(min(longest, max(x.shape[dim] - rank * longest, 0)) for rank in range(size))
+    mesh = x.device_mesh
+    lengths = shard_lengths(x.shape[dim], mesh.size(along))
     local = x.to_local()
     part = part_of(local, kind, dim, reverse, mesh.get_group(along), lengths)
     y = scan_part(local, summary(local, part), part)
