@@ -176,6 +176,17 @@ def test_options_of_drop_ins() -> None:
         st.cumsum(x, 3, exclusive=True)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_and_no_positions(kind: str, device: str) -> None:
+    """It alone finds a loop over nothing, of rows, positions or sequences."""
+    for shape, bounds in (((0, 4), [0, 1, 4]), ((3, 0), [0, 0, 0]), ((3, 0), [0]), ((1, 1), [0, 1])):
+        x, cu = torch.ones(shape, device=device), torch.tensor(bounds, device=device)
+        for exclusive in (False,) if kind in EXTREMA else BOOLS:
+            how = options(kind, 1, False, exclusive, cu)
+            assert values_of(getattr(sw, kind)(x, **how)).shape == shape
+            assert getattr(sw, f"{kind}_backward")(*([x, x] if KINDS[kind].operands else [x]), **how).shape == shape
+
+
 @pytest.mark.parametrize("kind", EXTREMA)
 def test_extrema_are_not_exclusive(kind: str) -> None:
     x = torch.ones(3)

@@ -36,15 +36,18 @@ struct LinearMap {
     }
 
     // The state after the map. Products in float64 are exact for float32 states; a state of float64
-    // is scaled in two steps, so that no power of two leaves the range.
+    // is scaled in three steps, so that no power of two leaves the range.
     __device__ A operator()(A state) const
     {
         A sum;
         if constexpr (sizeof(A) == 4) {
             sum = static_cast<A>(m * state * power_of_two<double>(max(min(e, 600), -600)) + b);
         } else {
-            const int k = static_cast<int>(max(min(e, Exponent(2040)), Exponent(-2040))), half = k / 2;
-            sum = fma(m * power_of_two<double>(half), state * power_of_two<double>(k - half), b);
+            // From the least subnormal number to the largest number there are 2098 powers of two.
+            const int k = static_cast<int>(max(min(e, Exponent(2100)), Exponent(-2100))), third = k / 3;
+            sum = fma(
+                m * power_of_two<double>(third),
+                state * power_of_two<double>(third) * power_of_two<double>(k - 2 * third), b);
         }
         return m == 0.0 ? b : sum;
     }

@@ -3,8 +3,8 @@ package gpu
 import "github.com/sternway/sternway/core/internal/num"
 
 // The workspace of a run: flags or heads, tile-status words of cooperative launches, the states
-// that splits and tiles pass on (prefixes of splits, prefixes before tiles, suffixes of splits), and
-// record flags.
+// that splits and tiles pass on (prefixes of splits, prefixes before tiles, suffixes of splits),
+// and record flags.
 
 // stateSizes are the sizes of a prefix and of a suffix [bytes].
 type stateSizes struct{ prefix, suffix int64 }

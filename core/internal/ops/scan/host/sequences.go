@@ -149,6 +149,9 @@ func (s *Scan) scanStep(t *tensor.Tensor) int64 {
 func (s *Scan) fill(args []tensor.Tensor, number int, value float64) {
 	space := s.space(args)
 	h := s.divide(args, &space, 1, minSplitLength)
+	if h.lanes == 0 {
+		return
+	}
 	h.inBatches(func(w *worker, first, count int64) {
 		w.call.lanes, w.call.n = C.int64_t(count), C.int64_t(h.n)
 		h.setOperand(&w.call.dx, number, first, count)
