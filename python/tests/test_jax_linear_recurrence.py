@@ -112,7 +112,11 @@ def test_only_needed_gradients_are_computed() -> None:
 @pytest.mark.parametrize("bounds", [[0, 3], [1, 4], [0, 3, 2, 4]])
 def test_bounds_that_do_not_rise(bounds: list[int]) -> None:
     """They are known when the program runs, on the CPU."""
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="cu_seqlens must be bounds that rise from 0 to 4"):
+    on_cpu = jax.default_device(jax.devices("cpu")[0])
+    with (
+        on_cpu,
+        pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="cu_seqlens must be bounds that rise from 0 to 4"),
+    ):
         jax.block_until_ready(sj.linear_recurrence(0.5, jnp.ones(4), cu_seqlens=jnp.array(bounds)))
 
 
