@@ -195,6 +195,7 @@ def test_kind_of_a_scan_is_cumsum_unless_given() -> None:
     assert default == sw.ScanBackwardDescriptor("cumsum", (3,), "float32")
     assert default.kind == "cumsum"
     fields = "kind='cumsum', shape=(3,), dtype='float32', dim=-1, reverse=False, tie='last', carries=False"
+    fields += ", num_sequences=None, exclusive=False"
     assert repr(default) == f"ScanBackwardDescriptor({fields})"
     assert pickle.loads(pickle.dumps(default)) == default == deepcopy(default)
     assert hash(default) == hash(sw.ScanBackwardDescriptor.from_json(default.to_json()))

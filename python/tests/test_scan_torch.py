@@ -24,7 +24,7 @@ def leaf(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tenso
 @SCANS
 def test_names_values_and_types_are_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
     parameters = inspect.signature(getattr(st, kind)).parameters
-    assert list(parameters) == ["x", "dim", "reverse"]
+    assert list(parameters) == ["x", "dim", "reverse", "exclusive", "cu_seqlens"]
     assert parameters["reverse"].kind is inspect.Parameter.KEYWORD_ONLY
     for shape in ((), (5,), (0, 3), (4, 0), (3, 4, 5)):
         x = leaf(shape, dtype, device)

@@ -265,8 +265,17 @@ def test_wrong_calls_are_reported(checked: tuple[str, dict[int, str]]) -> None:
 
 def test_signatures_are_those_of_the_documentation() -> None:
     """help() and editors show the arguments that docstrings explain, not the ways that torch's keywords are taken."""
-    assert list(inspect.signature(st.cumsum).parameters) == ["x", "dim", "reverse"]
+    assert list(inspect.signature(st.cumsum).parameters) == ["x", "dim", "reverse", "exclusive", "cu_seqlens"]
     assert list(inspect.signature(st.lerp).parameters) == ["input", "end", "weight"]
     assert list(inspect.signature(st.EmbeddingBag.forward).parameters) == ["self", "input", "offsets", "per_sample_weights"]
-    assert list(inspect.signature(sw.cummax).parameters) == ["x", "dim", "axis", "reverse", "tie", "out"]
+    assert list(inspect.signature(sw.cummax).parameters) == [
+        "x",
+        "dim",
+        "axis",
+        "reverse",
+        "exclusive",
+        "cu_seqlens",
+        "tie",
+        "out",
+    ]
     assert list(inspect.signature(st.accelerate).parameters) == ["function", "forward"]
