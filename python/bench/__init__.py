@@ -6,6 +6,8 @@
     python -m sternway bench host --device cuda
     python -m sternway bench exactness --device cpu --csv exactness.csv
     python -m sternway bench carries --device cuda --csv carries.csv
+    python -m sternway bench recurrence --device cuda --csv recurrence.csv
+    python -m sternway bench packed --device cuda --csv packed.csv
     python -m sternway bench jax --device cpu --csv jax_cpu.csv
     python -m sternway bench growth --device cuda --csv growth.csv
     torchrun --nproc-per-node 2 -m sternway bench ranks --csv ranks.csv

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterator
 
@@ -64,13 +63,10 @@ def chosen(text: str) -> Iterator[tuple[str, Case, str, str]]:
 
 
 def seconds(case: Case, shape: Shape, dtype: str, device: str) -> tuple[str, float, float]:
-    """The kernel, and the seconds of a run and of a copy of as many bytes.
-
-    There are enough buffers that a level-2 cache has evicted each of them before its next turn.
-    """
+    """The kernel, and the seconds of a run and of a copy of as many bytes."""
     problem = Problem(case, TorchSource(device), shape, dtype)
     moved = problem.bytes()
-    count = 1 if device == "cpu" else max(2, math.ceil(4 * timing.L2 / moved))
+    count = timing.buffers(moved, device)
     problems = [problem, *(Problem(case, TorchSource(device, seed), shape, dtype) for seed in range(1, count))]
     calls: dict[str, list[timing.Call]] = {
         "ours": [functools.partial(p.plan.run, **p.operands()) for p in problems],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import math
 import sys
 from collections.abc import Callable, Iterator
 
@@ -19,7 +18,9 @@ from .exactness import bench_exactness
 from .growth import bench_growth
 from .host import bench_host
 from .jax import bench_jax
+from .packed import bench_packed
 from .ranks import bench_ranks
+from .recurrence import bench_recurrence
 from .row import Row
 from .sparse import bench_sparse
 from .step import bench_step
@@ -35,7 +36,9 @@ OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
     "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet),
     "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet),
     "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet),
+    "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet),
     "ranks": lambda options, device, csv: bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit)),
+    "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet),
     "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet),
     "step": lambda options, device, csv: bench_step(options, device, csv),
 }
@@ -98,7 +101,7 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
     problem = Problem(case, TorchSource(device), shape, dtype)
     ours, theirs = check(problem)
     moved = problem.bytes()
-    count = 1 if device == "cpu" else min(MOST_BUFFERS, max(2, math.ceil(4 * timing.L2 / moved)))
+    count = min(MOST_BUFFERS, timing.buffers(moved, device))
     problems = [problem, *(Problem(case, TorchSource(device, seed), shape, dtype) for seed in range(1, count))]
     contestants: dict[str, list[Call]] = {
         "ours": [functools.partial(p.plan.run, **p.operands()) for p in problems],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import statistics
 import time
@@ -186,6 +187,11 @@ def paused(calls: Mapping[str, Call], synchronize: Call, pause: float, rounds: i
     """Host seconds of a call that follows a pause, in which the device becomes idle and caches cool down: the median."""
     _, hosts = in_turn(calls, synchronize, lambda done: done < rounds, before=lambda _: time.sleep(pause))
     return {name: statistics.median(found) for name, found in hosts.items()}
+
+
+def buffers(moved: int, device: str) -> int:
+    """The number of sets of buffers, of so many bytes each, that take turns: on a GPU no level-2 cache holds the next one."""
+    return 1 if device == "cpu" else max(2, math.ceil(4 * L2 / moved))
 
 
 def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -15,7 +17,7 @@ import threading
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +25,10 @@ import pytest
 import torch
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import exactness, growth, report, run, sparse
+from sternway.bench import exactness, growth, packed, recurrence, report, run, sparse, timing
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
+from sternway.bench.step.check import WrongResultError
 from support import FLOATS, name_of
 
 import sternway
@@ -119,6 +122,46 @@ def test_rows_of_exactness_beside_the_cases() -> None:
         assert ours <= {"float32": 1e-6, "float16": 2**-11, "bfloat16": 2**-8}[dtype], (op, name, dtype, ours)
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks measure once, however disturbed, and as few calls as they can."""
+    monkeypatch.setattr(timing, "on_cpu", functools.partial(timing.on_cpu, seconds=0))
+    monkeypatch.setattr(timing, "QUIET", math.inf)
+
+
+def rows_of(bench: Callable[..., int], chosen: str, path: Path) -> list[dict[str, str]]:
+    """The rows that a benchmark of its own writes on the CPU."""
+    assert bench("cpu", chosen, functools.partial(report.Csv, str(path), "cpu", "abc1234"), quiet=True) == 0
+    return list(csv.DictReader(path.read_text().splitlines()[1:]))
+
+
+def test_bench_recurrence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """Both directions, checked, with a ratio to each rival of the CPU; a wrong result has no row."""
+    small = [recurrence.Setting("advantages", (2, 8), reverse=True), recurrence.Setting("constant", (8, 2), 0, constant=True)]
+    monkeypatch.setitem(recurrence.SETTINGS, "cpu", small)
+    rows = rows_of(recurrence.bench_recurrence, "float32", tmp_path / "a.csv")
+    assert [(row["setting"], row["direction"]) for row in rows] == [
+        (setting.name, direction) for setting in small for direction in recurrence.DIRECTIONS
+    ]
+    assert [row["bytes"] for row in rows] == ["192", "320", "136", "208"]
+    assert [bool(row["loop_ratio"] and row["associative_scan_ratio"]) for row in rows] == [True, True, False, False]
+    problem = recurrence.Problem(small[0], "float32", "cpu")
+    for direction in recurrence.DIRECTIONS:
+        wrong = [2 * x for x in problem.call(direction)()]
+        with pytest.raises(WrongResultError, match="from its definition"):
+            problem.check(direction, tuple(wrong))
+
+
+@pytest.mark.parametrize("kind", ["cumprod", "cummax", "linear_recurrence"])
+def test_bench_packed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """A row for each mean length, and one for the exclusive scan where there is one."""
+    monkeypatch.setitem(packed.SHAPES, "cpu", (((1, 64), -1, (1, 8)),))
+    rows = rows_of(packed.bench_packed, f"{kind} backward 1x64 dim -1 float32", tmp_path / "a.csv")
+    assert [(row["variant"], row["sequences"]) for row in rows] == [
+        *([("exclusive", "1")] if kind == "cumprod" else []), ("mean length 1", "64"), ("mean length 8", "8"),
+    ]  # fmt: skip
+
+
 def test_commit_of_the_source() -> None:
     """By git where the package lies in its repository, otherwise the version."""
     found = report.commit()
@@ -144,7 +187,10 @@ def test_kernels_of_a_call() -> None:
     assert kernels_of(lambda: st.lerp(a, a, 0.5).sum().backward()) == lerp.sku.kernel  # an eager call
 
 
-@pytest.mark.parametrize("columns", [growth.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]])
+@pytest.mark.parametrize(
+    "columns",
+    [growth.COLUMNS, packed.COLUMNS, recurrence.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]],
+)
 def test_every_csv_has_kernels(columns: Sequence[str]) -> None:
     assert "kernel" in columns
 
@@ -201,7 +247,7 @@ def test_commands_with_progress_can_be_quiet(command: str) -> None:
     assert "--quiet" in sternway_command(command, "--help")
 
 
-@pytest.mark.parametrize("family", ["scan", "growth"])
+@pytest.mark.parametrize("family", ["scan", "growth", "recurrence", "packed"])
 def test_bench_of_no_row(family: str) -> None:
     assert "No such row" in sternway_command("bench", family, "--device", "cpu", "--rows", "nonsense", code=2)
 

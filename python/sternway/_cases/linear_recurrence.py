@@ -17,22 +17,22 @@ ROWS, COLUMNS = -1, 0
 
 def recurrence(a: Array, b: Array) -> Array:
     """h along the last dimension, from 0; a factor of 0 cuts off NaN."""
-    lib, h = library(b), 0 * b
-    for t in range(b.shape[-1]):
-        h[..., t] = b[..., t] if t == 0 else lib.where(a[..., t] == 0, b[..., t], a[..., t] * h[..., t - 1] + b[..., t])
+    h, cuts = 1 * b, bool((a == 0).any())
+    for t in range(1, b.shape[-1]):
+        h[..., t] += a[..., t] * h[..., t - 1]
+        if cuts:
+            h[..., t] = library(b).where(a[..., t] == 0, b[..., t], h[..., t])
     return h
 
 
 def gradients(dh: Array, a: Array, h: Array) -> tuple[Array, Array]:
-    """da and db along the last dimension."""
-    lib, g, da = library(dh), 0 * dh, 0 * dh
-    n = dh.shape[-1]
-    for t in reversed(range(n)):
-        g[..., t] = dh[..., t]
-        if t + 1 < n:
-            g[..., t] += lib.where(a[..., t + 1] == 0, 0 * g[..., t + 1], a[..., t + 1] * g[..., t + 1])
-        if t > 0:
-            da[..., t] = g[..., t] * h[..., t - 1]
+    """da and db along the last dimension; a factor of 0 cuts off NaN."""
+    g, da, cuts = 1 * dh, 0 * dh, bool((a == 0).any())
+    for t in reversed(range(dh.shape[-1] - 1)):
+        g[..., t] += a[..., t + 1] * g[..., t + 1]
+        if cuts:
+            g[..., t] = library(dh).where(a[..., t + 1] == 0, dh[..., t], g[..., t])
+    da[..., 1:] = g[..., 1:] * h[..., :-1]
     return da, g
 
 
@@ -88,15 +88,20 @@ def gradient_truth(dim: int, name: str, v: Values) -> Truth:
     return of_rows(dim, gradient_definitions(*rows)[name])
 
 
-def by_torch(dim: int, v: Values) -> Any:
-    """The operation by a loop."""
+def by_loop(a: Any, b: Any, dim: int, reverse: bool = False) -> Any:
+    """The recurrence of tensors by a loop."""
     import torch
 
-    a, b = (x.movedim(dim, -1) for x in (v.a, v.b))
-    states = [b[..., 0]]
-    for t in range(1, b.shape[-1]):
-        states.append(a[..., t] * states[-1] + b[..., t])
-    return torch.stack(states, -1).movedim(-1, dim)
+    pairs = list(zip(a.unbind(dim), b.unbind(dim), strict=True))
+    states: list[Any] = []
+    for decay, term in reversed(pairs) if reverse else pairs:
+        states.append(decay * states[-1] + term if states else term)
+    return torch.stack(states[::-1] if reverse else states, dim)
+
+
+def by_torch(dim: int, v: Values) -> Any:
+    """The operation by a loop."""
+    return by_loop(v.a, v.b, dim)
 
 
 def drop_in(dim: int, v: Values) -> Any:
@@ -121,7 +126,7 @@ SHAPES: dict[str, Any] = {"cpu": ((64, 2048), (8, 1024)), "cuda": ((8192, 8192),
 
 def cases(name: str, dim: int) -> tuple[Case, Case]:
     """The gradient and the recurrence along a dimension."""
-    truth = functools.partial(gradient_truth, dim)
+    truth, options = functools.partial(gradient_truth, dim), {**SHAPES, "demo": (256, 256) if dim == ROWS else None}
     outputs = {
         grad: Output(of, functools.partial(truth, grad)) for grad, of in (("da", "a"), ("db", "b"))
     }  # fmt: skip
@@ -130,11 +135,11 @@ def cases(name: str, dim: int) -> tuple[Case, Case]:
         Case(
             "linear_recurrence", name, LinearRecurrenceBackwardPlan, functools.partial(with_states, dim),
             functools.partial(describe_backward, dim), outputs, by, "a loop", reads=("dh", "a", "h"),
-            drop_in=functools.partial(drop_in, dim), **SHAPES,
+            drop_in=functools.partial(drop_in, dim), **options,
         ),
         Case(
             "linear_recurrence", name, LinearRecurrencePlan, functools.partial(inputs, dim), functools.partial(describe, dim),
-            {"h": Output("b", functools.partial(forward_truth, dim))}, by, "a loop", reads=("a", "b"), **SHAPES,
+            {"h": Output("b", functools.partial(forward_truth, dim))}, by, "a loop", reads=("a", "b"), **options,
         ),
     )  # fmt: skip
 
