@@ -36,12 +36,21 @@ __device__ inline void store_heads(const HeadsArgs& args)
     const i64 low = args.is_reversed ? args.n - first - (kHeadPositions - 1) : first, high = low + kHeadPositions - 1;
     const i64 begin = count_less(args.bounds, low + args.origin);
     __syncthreads();
-    for (i64 k = begin + threadIdx.x; k < args.bounds.count; k += kBlockThreads) {
-        const i64 bound = bound_at(args.bounds, k) - args.origin;
-        if (bound > high) break;
-        const i64 position = (args.is_reversed ? args.n - bound : bound) - first;
-        if (position >= 0 && position < min(args.n + 1 - first, i64(kHeadPositions)))
-            atomicOr(&bits[position / 32], 1u << position % 32);
+    constexpr int IN_FLIGHT = 8;  // loads
+    for (i64 k = begin + threadIdx.x; k < args.bounds.count; k += IN_FLIGHT * kBlockThreads) {
+        i64 some[IN_FLIGHT];
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; ++j) {
+            const i64 at = k + j * kBlockThreads;
+            some[j] = at < args.bounds.count ? bound_at(args.bounds, at) - args.origin : high + 1;
+        }
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; ++j) {
+            const i64 position = (args.is_reversed ? args.n - some[j] : some[j]) - first;
+            if (position >= 0 && position < min(args.n + 1 - first, i64(kHeadPositions)))
+                atomicOr(&bits[position / 32], 1u << position % 32);
+        }
+        if (some[IN_FLIGHT - 1] > high) break;
     }
     __syncthreads();
     // heads_at reads two words: one more than there are positions.

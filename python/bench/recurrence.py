@@ -124,9 +124,11 @@ def usable_rivals(device: str) -> dict[str, Rival]:
 
 
 def suits(name: str, setting: Setting, dtype: str) -> bool:
-    """Whether a rival takes a problem. accelerated-scan takes contiguous rows of float32 in one direction."""
-    takes = name != "accelerated_scan" or (setting.dim == -1 and dtype == "float32" and not setting.reverse)
-    return takes and not setting.constant
+    """Whether a rival takes a problem. accelerated-scan takes contiguous rows of float32 in one direction, fewer than 2^16."""
+    if name != "accelerated_scan":
+        return not setting.constant
+    is_plain = setting.dim == -1 and dtype == "float32" and not setting.reverse and not setting.constant
+    return is_plain and max(setting.shape) <= 2**16
 
 
 def by_associative_scan(a: Any, b: Any, dim: int, reverse: bool) -> Any:
