@@ -118,9 +118,13 @@ def speed_table(rows: Iterable[Row]) -> str:
 
 def cell(row: Row) -> str:
     """Time, share (share in replays of CUDA graphs), times faster than torch."""
+    return f"{duration(row['ms'])}, {share_text(row)}, {times(row['ratio'])}"
+
+
+def share_text(row: Row) -> str:
+    """Share of the bandwidth of a copy (in replays of CUDA graphs)."""
     replayed = row.get("replayed_share")
-    share = f"{float(row['share_of_copy']):.2f}" + (f" ({float(replayed):.2f})" if replayed else "")
-    return f"{duration(row['ms'])}, {share}, {times(row['ratio'])}"
+    return f"{float(row['share_of_copy']):.2f}" + (f" ({float(replayed):.2f})" if replayed else "")
 
 
 def cpu(results: Results) -> str:
@@ -222,6 +226,43 @@ def carries(results: Results) -> str:
               *(duration(row[c]) for c in columns), f"{float(row['ratio']):.2f}x"] for row in file.rows]  # fmt: skip
     head = ["kind", "direction", "shape", "dtype", "plain scan", "summary", "scan with carries", "both over plain"]
     return f"{file.heading()}\n\n{table(head, lines)}"
+
+
+# The files of linear recurrences, and of packed sequences and exclusive scans: one for each machine.
+RECURRENCES = ("recurrence_cpu.csv",)
+PACKED = ("packed_cpu.csv",)
+
+
+def recurrences(results: Results) -> str:
+    """Linear recurrences beside copies and rivals."""
+    text = []
+    for file in map(results.file, RECURRENCES):
+        rivals = [column for column in file.rows[0] if column.endswith("_ratio") and any(row[column] for row in file.rows)]
+        lines = [
+            [row["setting"], row["direction"], f"{shape_text(row['shape'])}, dim {row['dim']}", row["dtype"],
+             duration(row["ms"]), share_text(row), *(times(row[rival]) if row[rival] else "" for rival in rivals)]
+            for row in file.rows
+        ]  # fmt: skip
+        names = [f"than {rival.removesuffix('_ratio').replace('_', ' ')}" for rival in rivals]
+        head = ["recurrence", "direction", "shape", "dtype", "time", "share of a copy", *names]
+        text += [file.heading(), table(head, lines)]
+    return "\n\n".join(text)
+
+
+def packed(results: Results) -> str:
+    """Time of packed and exclusive scans divided by that of the plain scan, with a column for each variant."""
+    text = []
+    for file in map(results.file, PACKED):
+        lines: dict[tuple[str, ...], dict[str, str]] = {}
+        for row in file.rows:
+            key = row["kind"], row["direction"], f"{shape_text(row['shape'])}, dim {row['dim']}", row["dtype"]
+            found = lines.setdefault((*key, duration(row["plain_ms"])), {})
+            found[row["variant"]] = f"{float(row['ratio']):.2f}"
+        variants = list(dict.fromkeys(row["variant"] for row in file.rows))
+        head = ["kind", "direction", "shape", "dtype", "plain scan", *variants]
+        body = [[*key, *(cells.get(variant, "") for variant in variants)] for key, cells in lines.items()]
+        text += [file.heading(), table(head, body)]
+    return "\n\n".join(text)
 
 
 def jax(results: Results) -> str:

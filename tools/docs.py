@@ -41,6 +41,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "sparse-variants": doc_tables.sparse_variants,
     "ranks": doc_tables.ranks,
     "carries": doc_tables.carries,
+    "recurrences": doc_tables.recurrences,
+    "packed": doc_tables.packed,
     "jax": doc_tables.jax,
     "cpu": doc_tables.cpu,
     "variants": doc_tables.variants,
