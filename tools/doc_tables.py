@@ -229,8 +229,8 @@ def carries(results: Results) -> str:
 
 
 # The files of linear recurrences, and of packed sequences and exclusive scans: one for each machine.
-RECURRENCES = ("recurrence_cpu.csv",)
-PACKED = ("packed_cpu.csv",)
+RECURRENCES = ("recurrence_h200.csv", "recurrence_cpu.csv")
+PACKED = ("packed_h200.csv", "packed_cpu.csv")
 
 
 def recurrences(results: Results) -> str:

@@ -17,6 +17,7 @@ from .._cases.case import wide
 from .._cases.linear_recurrence import by_loop, growth, inputs
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
+from ..errors import UnsupportedError
 from . import timing
 from .kernels import kernels_of
 from .report import NewCsv, disturbed, machine
@@ -95,6 +96,9 @@ def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> 
             except WrongResultError as failure:
                 wrong += 1
                 table.row(*said, f"WRONG: {failure}")
+                continue
+            except UnsupportedError as refusal:
+                table.row(*said, f"refused: {refusal}")
                 continue
             ours, copy = times["ours"], min(times["copy_"].median, times["neg"].median)
             ratios = {name: times[name].median / ours.median for name in RIVALS if name in times}
