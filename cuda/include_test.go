@@ -13,22 +13,24 @@ import (
 
 // visible are the folders whose headers the files of a folder may include, beside their own. It has
 // no cycle: an idea is explained by those before it. Files of scan/ have rows of their own:
-// args.gen.cuh is below all folders, records.cuh joins two of them and export.cuh all.
+// args.gen.cuh is below all folders, sequences.cuh below kinds/, records.cuh joins two of them and
+// export.cuh all.
 var visible = map[string][]string{
-	"common":            {},
-	"elementwise":       {"common"},
-	"rope":              {"common"},
-	"embedding":         {"common"},
-	"scan/args.gen.cuh": {"common"},
-	"scan/state":        {"common", "scan/args.gen.cuh"},
-	"scan/tile":         {"common", "scan/state"},
-	"scan/pipeline":     {"common", "scan/state"},
-	"scan/row":          {"common", "scan/state", "scan/tile", "scan/pipeline"},
-	"scan/column":       {"common", "scan/state", "scan/tile", "scan/pipeline"},
-	"scan/kinds":        {"common", "scan/state", "scan/tile"},
-	"scan/records.cuh":  {"scan/row", "scan/column"},
-	"scan/export.cuh":   {"common", "scan/row", "scan/column", "scan/records.cuh"},
-	"scan":              {"scan/export.cuh", "scan/kinds"}, // the .cu files
+	"common":             {},
+	"elementwise":        {"common"},
+	"rope":               {"common"},
+	"embedding":          {"common"},
+	"scan/args.gen.cuh":  {"common"},
+	"scan/state":         {"common", "scan/args.gen.cuh"},
+	"scan/sequences.cuh": {"common", "scan/state"},
+	"scan/tile":          {"common", "scan/state"},
+	"scan/pipeline":      {"common", "scan/state"},
+	"scan/row":           {"common", "scan/state", "scan/tile", "scan/pipeline"},
+	"scan/column":        {"common", "scan/state", "scan/tile", "scan/pipeline"},
+	"scan/kinds":         {"common", "scan/state", "scan/sequences.cuh", "scan/tile"},
+	"scan/records.cuh":   {"scan/row", "scan/column"},
+	"scan/export.cuh":    {"common", "scan/row", "scan/column", "scan/records.cuh"},
+	"scan":               {"scan/export.cuh", "scan/kinds", "scan/sequences.cuh"}, // the .cu files
 }
 
 // Every include is written from this folder, names a file, and runs the way that `visible` says.
