@@ -181,10 +181,25 @@ def test_no_rows_and_no_positions(kind: str, device: str) -> None:
     """It alone finds a loop over nothing, of rows, positions or sequences."""
     for shape, bounds in (((0, 4), [0, 1, 4]), ((3, 0), [0, 0, 0]), ((3, 0), [0]), ((1, 1), [0, 1])):
         x, cu = torch.ones(shape, device=device), torch.tensor(bounds, device=device)
-        for exclusive in (False,) if kind in EXTREMA else BOOLS:
-            how = options(kind, 1, False, exclusive, cu)
+        for exclusive, packed in ((False, cu),) if kind in EXTREMA else ((False, cu), (True, cu), (True, None)):
+            how = options(kind, 1, False, exclusive, packed)
             assert values_of(getattr(sw, kind)(x, **how)).shape == shape
             assert getattr(sw, f"{kind}_backward")(*([x, x] if KINDS[kind].operands else [x]), **how).shape == shape
+
+
+def test_second_derivatives_of_products_at_the_edges(device: str) -> None:
+    """It alone finds factors of the gradient that leave the range, a product of no positions, and one of a number."""
+    x = torch.tensor([1e-30] * 3 + [1e30] * 3, device=device, requires_grad=True)
+    found = []
+    for values in (x, x.detach().double().requires_grad_()):
+        y = st.cumprod(values, 0, cu_seqlens=torch.tensor([0, 6], device=device))
+        gradient = torch.autograd.grad(y.sum(), values, create_graph=True)[0]
+        found.append(torch.autograd.grad(gradient.sum(), values)[0])
+    torch.testing.assert_close(found[0], found[1].float(), rtol=1e-5, atol=1e-5)
+    for empty in (torch.ones((), device=device), torch.ones(3, 0, device=device)):
+        leaf = empty.clone().requires_grad_()
+        gradient = torch.autograd.grad(st.cumprod(leaf, -1, exclusive=True).sum(), leaf, create_graph=True)[0]
+        assert torch.autograd.grad(gradient.sum(), leaf)[0].shape == empty.shape
 
 
 @pytest.mark.parametrize("kind", EXTREMA)

@@ -14,7 +14,16 @@ from ..._scan_forward import forward_scan_plan
 from ..._sequences import sequences_of
 from .calls import resolve
 from .constants import constant
-from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
+from .dispatch import (
+    ErrorParts,
+    device_to_ask,
+    refuse_distributed,
+    require,
+    require_strided,
+    run_operator,
+    runs_plan_directly,
+    selection_error,
+)
 from .linear_recurrence import run as recurrence
 from .linear_recurrence import shifted
 from .operators import apply, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
@@ -95,21 +104,30 @@ def _formula(
     if kind == "logcumsumexp":
         return apply(Weighted, dy, x, cu_seqlens, dim, reverse, exclusive, True)  # type: ignore[no-any-return]
     assert x is not None  # cumprod: dx[k] = L[k] R[k], R[k] = dy[k] + x[k+1] R[k+1]
-    to_next = 1 if reverse else -1
-    if exclusive:  # y and dy are those of the position before
+    if dy.dim() == 0:
+        return _formula(dy[None], x[None], None, None, 0, kind, reverse, exclusive)[0]
+    if x.shape[dim] == 0:
+        return dy * x
+    refuse_distributed(kind, "a second derivative of packed or exclusive scans", dy, x)
+    to_next, dtype = 1 if reverse else -1, dy.dtype
+    dy, x = dy.double(), x.double()  # L and R may leave the range of dx
+    if exclusive:  # y[i] is the product before i, so that dy[k+1] takes the place of dy[k]
         lasts = _last_positions(x, cu_seqlens, dim, reverse)
         dy = shifted(dy, dim, to_next, torch.zeros_like(dy.narrow(dim, 0, 1))).masked_fill(lasts, 0)
     left = run(x, cu_seqlens, dim, kind, reverse, True)[0]
     following = shifted(x, dim, to_next, torch.ones_like(x.narrow(dim, 0, 1)))
-    return left * recurrence(following, dy, None, cu_seqlens, dim, not reverse)[0]
+    return (left * recurrence(following, dy, None, cu_seqlens, dim, not reverse)[0]).to(dtype)
 
 
 def _last_positions(x: Tensor, cu_seqlens: Tensor | None, dim: int, reverse: bool) -> Tensor:
     """Whether each position along dim is the last of its sequence in scan order, of a shape that broadcasts with x."""
     n = x.shape[dim]
-    bounds = torch.tensor([0, n], device=x.device) if cu_seqlens is None else cu_seqlens.long()
-    ends = torch.where(bounds[1:] > bounds[:-1], bounds[:-1] if reverse else bounds[1:] - 1, n)  # n: an empty sequence
-    lasts = torch.zeros(n + 1, dtype=torch.bool, device=x.device).index_fill(0, ends, True)[:n]
+    if cu_seqlens is None:
+        lasts = torch.arange(n, device=x.device) == (0 if reverse else n - 1)
+    else:
+        bounds = cu_seqlens.long()
+        ends = torch.where(bounds[1:] > bounds[:-1], bounds[:-1] if reverse else bounds[1:] - 1, n)  # n: an empty sequence
+        lasts = torch.zeros(n + 1, dtype=torch.bool, device=x.device).index_fill(0, ends, True)[:n]
     return lasts.view([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
 
 
@@ -134,7 +152,6 @@ class _PackedScan(torch.autograd.Function):
         ctx.save_for_backward(
             x if kind in NEEDS_X and kind not in EXTREMA else None, output[1] if kind in EXTREMA else None, cu_seqlens
         )
-        ctx.dtype = x.dtype
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 

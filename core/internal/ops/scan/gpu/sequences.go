@@ -52,11 +52,11 @@ func (r *run) finishEnds(numbers *[numRoles]int) error {
 		sequences = r.args[number].Shape[0] - 1
 	}
 	rows := r.rowsOfShape()
-	if !passesStates && !r.LeavesOneOut || rows*sequences == 0 {
+	hasNoPositions := len(r.Shape) > 0 && r.Shape[r.Dim] == 0
+	if !passesStates && (!r.LeavesOneOut || hasNoPositions) || rows*sequences == 0 {
 		return nil
 	}
 	r.queue.Begin()
-	r.queue.Launch.Shared = 0
 	if passesStates {
 		r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, true)
 		args := launch.Append[LinearArgs](r.queue)

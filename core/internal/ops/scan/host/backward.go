@@ -25,8 +25,8 @@ type backwardRun struct {
 	isChunk   bool   // rows are chunks of longer rows: each has a prefix and a suffix
 }
 
-// RunBackward computes dx, with the sequences of RunForward. Indices name records of their own
-// sequence, so that a gradient by indices needs no bounds.
+// RunBackward computes dx, with the sequences of RunForward. Indices are positions of the
+// whole row, so that a gradient by indices needs no bounds.
 func (s *Scan) RunBackward(args []tensor.Tensor, bounds []int64) {
 	args = without(args, operand.Seqlens)
 	switch isByIndex := args[operand.Indices].Given(); {

@@ -17,7 +17,7 @@ import (
 
 // equalSequences are sequences of one length that are packed along the scanned dimension.
 type equalSequences struct {
-	starts []int64 // the first position of each in scan order, from the first position of the row in memory on
+	starts []int64 // steps in scan order from the first position of the row in memory to the first of each: at most 0 if reversed
 	firsts []int64 // the lowest position of each, in memory
 }
 
