@@ -107,3 +107,8 @@ def empty_gradient(dy: Tensor, shape: torch.Size, strides: tuple[int, ...] | Non
     if dy.shape != shape:
         return dy.new_empty(shape)
     return torch.empty_like(dy) if dy.is_contiguous() else torch.empty_like(dy, memory_format=torch.contiguous_format)
+
+
+def given(**operands: Tensor | None) -> dict[str, Tensor]:
+    """The operands of a plan that are not None, as it reads them."""
+    return {name: resolve(x.detach()) for name, x in operands.items() if x is not None}

@@ -11,7 +11,7 @@ from ..._arrays import device_name
 from ..._linear_recurrence import final_dtype, linear_plan, state_dtype_of, state_shape
 from ..._linear_recurrence_backward import OUTPUTS, linear_backward_plan
 from ..._sequences import sequences_of
-from .calls import resolve
+from .calls import given, resolve
 from .constants import constant
 from .dispatch import (
     ErrorParts,
@@ -45,10 +45,6 @@ def _final_dtype(dtype: torch.dtype) -> torch.dtype:
     return getattr(torch, final_dtype(str(dtype).removeprefix("torch.")))  # type: ignore[no-any-return]
 
 
-def _given(**operands: Tensor | None) -> dict[str, Tensor]:
-    return {name: resolve(x.detach()) for name, x in operands.items() if x is not None}
-
-
 @torch.library.custom_op("sternway::linear_recurrence", mutates_args=())
 def _forward(
     a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
@@ -63,8 +59,8 @@ def _forward(
     if b.is_cuda and not h.numel():  # the kernels have no rows, or rows without positions
         return h, final.zero_() if initial_state is None else final.copy_(initial_state)
     fields = _fields(h.shape, a, b.shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
-    given = _given(a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
-    linear_plan(fields, device_name(b.device)).run(**given, h=h, final_state=final)
+    operands = given(a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    linear_plan(fields, device_name(b.device)).run(**operands, h=h, final_state=final)
     return h, final
 
 
@@ -117,9 +113,9 @@ def _backward(
         return da, db, dstate if initial_state is None else dstate.to(initial_state.dtype)
     grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
     fields = _fields(dh.shape, a, b_shape, dim, reverse, initial_state, cu_seqlens, dh.dtype)
-    given = _given(dh=dh, dfinal_state=dfinal, a=a, h=h, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    operands = given(dh=dh, dfinal_state=dfinal, a=a, h=h, initial_state=initial_state, cu_seqlens=cu_seqlens)
     outputs = {name: x for i, (name, x) in enumerate(zip(OUTPUTS, grads, strict=True)) if needs >> i & 1}
-    linear_backward_plan(fields, device_name(dh.device)).run(**given, **outputs)
+    linear_backward_plan(fields, device_name(dh.device)).run(**operands, **outputs)
     return grads
 
 

@@ -12,7 +12,7 @@ from ..._kinds import EXTREMA
 from ..._scan import scan_plan
 from ..._scan_forward import forward_scan_plan
 from ..._sequences import sequences_of
-from .calls import resolve
+from .calls import given, resolve
 from .constants import constant
 from .dispatch import (
     ErrorParts,
@@ -41,19 +41,15 @@ def _problem(x: Tensor, cu_seqlens: Tensor | None, options: _Options) -> tuple[A
     return kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), False, sequences, exclusive
 
 
-def _given(**operands: Tensor | None) -> dict[str, Tensor]:
-    return {name: resolve(x.detach()) for name, x in operands.items() if x is not None}
-
-
 @torch.library.custom_op("sternway::packed_scan", mutates_args=())
 def _forward(
     x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, exclusive: bool
 ) -> tuple[Tensor, Tensor]:
     """y, and the indices of cummax and cummin; those of other kinds are empty."""
     y, indices = outputs = _empty(x, kind)
-    given = _given(x=x, cu_seqlens=cu_seqlens)
+    operands = given(x=x, cu_seqlens=cu_seqlens)
     plan = forward_scan_plan(*_problem(x, cu_seqlens, (dim, kind, reverse, exclusive)))
-    plan.run(**given, y=y, indices=indices if kind in EXTREMA else None)
+    plan.run(**operands, y=y, indices=indices if kind in EXTREMA else None)
     return outputs
 
 
@@ -77,8 +73,8 @@ def _backward(
 ) -> Tensor:  # fmt: skip
     """dx."""
     dx = torch.empty_like(dy if x is None else x, dtype=dy.dtype)
-    given = _given(dy=dy, x=x, indices=indices, cu_seqlens=cu_seqlens)
-    scan_plan(*_problem(dy, cu_seqlens, (dim, kind, reverse, exclusive))).run(**given, dx=dx)
+    operands = given(dy=dy, x=x, indices=indices, cu_seqlens=cu_seqlens)
+    scan_plan(*_problem(dy, cu_seqlens, (dim, kind, reverse, exclusive))).run(**operands, dx=dx)
     return dx
 
 
