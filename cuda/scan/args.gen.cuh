@@ -60,9 +60,12 @@ constexpr i64 kNoResult = 1024;
 constexpr i64 kStateInWide = 2048;
 constexpr i64 kStateOutWide = 4096;
 constexpr i64 kInitialWide = 8192;
-// Exclusive scans of packed kinds: results are those of the position before or, of a gradient with
-// a prefix, the last position of each sequence is left out.
+// Exclusive scans, in kernel order. Nothing is scanned at the last position of each row or packed
+// sequence, where the result of a gradient is 0.
 constexpr i64 kExclusive = 16384;
+constexpr i64 kHasHeads = 32768;  // packed kinds: of the carries, rows may be one sequence
+// rows: of the scanned operand, the element at the next position is read
+constexpr i64 kReadsNext = 65536;
 constexpr int kHeadPositions = 32768;  // positions of a CTA of scan_heads
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
@@ -126,11 +129,12 @@ struct LinearArgs : ScanArgs {
     i64 rows;  // linear_pass: rows of the operands
 };
 
-// HeadsArgs is the argument of scan_heads. Position k of the kernel order is bound k + origin or,
-// reversed, n - k + origin.
+// HeadsArgs is the argument of scan_heads. Bound k is position k of the kernel order or, reversed,
+// n - k.
 struct HeadsArgs {
     Bounds bounds;
-    i64 n, origin, is_reversed;
+    // isChunk: the first position is a head only if it is a bound
+    i64 n, origin, is_reversed, is_chunk;
     unsigned* heads;
 };
 

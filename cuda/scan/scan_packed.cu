@@ -2,13 +2,21 @@
 #include "scan/export.cuh"
 #include "scan/kinds/packed.cuh"
 
+// CTAs that an SM has registers for, at least: those of a kind with a prefix would spill many.
+template <typename K>
+constexpr int packed_ctas_per_sm(int ctas)
+{
+    return K::NEEDS_PREFIX ? 1 : ctas;
+}
+
 #define EXPORT_PACKED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
-        kTiledCTAsPerSM, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
+        packed_ctas_per_sm<Kind<A>>(kTiledCTAsPerSM), ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
-        Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_resident<Packed<Kind<A>>, T>(args)) \
+        packed_ctas_per_sm<Kind<A>>(Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4]), \
+        ScanArgs, row_resident<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
-        kTiledCTAsPerSM, ScanArgs, column_tiled<Packed<Kind<A>>, T>(args))
+        packed_ctas_per_sm<Kind<A>>(kTiledCTAsPerSM), ScanArgs, column_tiled<Packed<Kind<A>>, T>(args))
 
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumprod, Cumprod)

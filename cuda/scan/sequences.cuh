@@ -26,15 +26,19 @@ __device__ inline i64 count_less(const Bounds& bounds, i64 least)
 }
 
 // Writes the heads of kHeadPositions positions, also that of the position behind the row. The first
-// position of a row is a head whatever the bounds are.
+// position of a row is a head whatever the bounds are, unless the row is a chunk.
 __device__ inline void store_heads(const HeadsArgs& args)
 {
-    __shared__ unsigned bits[kHeadPositions / 32];
+    // A byte for each position: many bounds would wait for each other to set bits of one word.
+    __shared__ uint4 bytes[kHeadPositions / 16];
+    unsigned char* is_head = reinterpret_cast<unsigned char*>(bytes);
     const i64 first = static_cast<i64>(blockIdx.x) * kHeadPositions;
-    for (int w = threadIdx.x; w < kHeadPositions / 32; w += kBlockThreads) bits[w] = w == 0 && first == 0;
+    const bool begins_row = first == 0 && !args.is_chunk;
+    for (int i = threadIdx.x; i < kHeadPositions / 16; i += kBlockThreads)
+        bytes[i] = uint4{i == 0 && begins_row, 0, 0, 0};
     // The least and the largest bound of these positions.
     const i64 low = args.is_reversed ? args.n - first - (kHeadPositions - 1) : first, high = low + kHeadPositions - 1;
-    const i64 begin = count_less(args.bounds, low + args.origin);
+    const i64 begin = count_less(args.bounds, low);
     __syncthreads();
     constexpr int IN_FLIGHT = 8;  // loads
     for (i64 k = begin + threadIdx.x; k < args.bounds.count; k += IN_FLIGHT * kBlockThreads) {
@@ -42,20 +46,24 @@ __device__ inline void store_heads(const HeadsArgs& args)
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; ++j) {
             const i64 at = k + j * kBlockThreads;
-            some[j] = at < args.bounds.count ? bound_at(args.bounds, at) - args.origin : high + 1;
+            some[j] = at < args.bounds.count ? bound_at(args.bounds, at) : high + 1;
         }
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; ++j) {
             const i64 position = (args.is_reversed ? args.n - some[j] : some[j]) - first;
             if (position >= 0 && position < min(args.n + 1 - first, i64(kHeadPositions)))
-                atomicOr(&bits[position / 32], 1u << position % 32);
+                is_head[position] = 1;
         }
         if (some[IN_FLIGHT - 1] > high) break;
     }
     __syncthreads();
+    // The bits of four bytes that are 0 or 1.
+    const auto bits = [](unsigned four) { return (four | four >> 7 | four >> 14 | four >> 21) & 15; };
+    const auto packed = [&](const uint4& x) { return bits(x.x) | bits(x.y) << 4 | bits(x.z) << 8 | bits(x.w) << 12; };
     // heads_at reads two words: one more than there are positions.
     for (int w = threadIdx.x; w < kHeadPositions / 32; w += kBlockThreads)
-        if (first / 32 + w <= args.n / 32 + 1) args.heads[first / 32 + w] = bits[w];
+        if (first / 32 + w <= args.n / 32 + 1)
+            args.heads[first / 32 + w] = packed(bytes[2 * w]) | packed(bytes[2 * w + 1]) << 16;
 }
 
 // Stores args.value at one end of each sequence of each row, the first or the last position in scan

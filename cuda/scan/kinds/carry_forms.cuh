@@ -2,12 +2,21 @@
 // form in all kinds and on all devices. The carry of a gradient, a suffix, is stored as it is.
 #pragma once
 
-#include "scan/kinds/cumextremum.cuh"
-#include "scan/kinds/cumprod.cuh"
-#include "scan/kinds/forward_cumextremum.cuh"
-#include "scan/kinds/forward_cumprod.cuh"
-#include "scan/kinds/forward_logcumsumexp.cuh"
+#include "scan/kinds/packed.cuh"
 #include "scan/state/carry.cuh"
+
+// Of packed sequences, the state of the sequence that is cut. No head lies in the chunks between.
+template <typename S, bool IS_SUFFIX>
+struct CarryForm<Closable<S, IS_SUFFIX>> {
+    static __device__ Closable<S, IS_SUFFIX> read(const CarryNumbers& from, const CarriedRow& row)
+    {
+        return {CarryForm<S>::read(from, row), 0};
+    }
+    static __device__ void write(const Closable<S, IS_SUFFIX>& all, const CarryNumbers& to, const CarriedRow& row)
+    {
+        CarryForm<S>::write(all.state, to, row);
+    }
+};
 
 template <>
 struct CarryForm<SumSuffix<double>> : SameForm<SumSuffix<double>> {};

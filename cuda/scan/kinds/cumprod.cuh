@@ -9,7 +9,7 @@ struct FastCumprod;
 
 template <typename A>
 struct Cumprod : SameCarry<ProductSuffix<A>> {
-    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, LONG_COMBINE = true;
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, LONG_COMBINE = true, HAS_EXCLUSIVE = true;
     template <typename T>
     using FastPathFor = FastCumprod<A, (sizeof(T) > 2)>;
     using Tuning = CumprodTuning;

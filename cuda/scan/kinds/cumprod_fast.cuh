@@ -149,7 +149,7 @@ template <typename A, bool EXACT>
 struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,
                           FLOAT = sizeof(A) == 4;
-    static constexpr bool IS_FAST = true, PREFIX_FROM_SUFFIX = true;
+    static constexpr bool IS_FAST = true, PREFIX_FROM_SUFFIX = true, HAS_EXCLUSIVE = true;
     // In range: exponents of products, from the start of a thread (kMinThreadExp, kMaxThreadExp)
     // and from the start of the row (kMinRowExp, kMaxRowExp).
     static constexpr int kMinThreadExp = FLOAT ? -42 : -320, kMaxThreadExp = FLOAT ? 18 : 192,

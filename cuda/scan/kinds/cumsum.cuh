@@ -18,7 +18,7 @@ struct SumSuffix {
 
 template <typename A>
 struct Cumsum : KindDefaults {
-    static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false;
+    static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, HAS_EXCLUSIVE = true;
     using Tuning = CumsumTuning;
     using Number = A;
     using Value = void;

@@ -82,7 +82,7 @@ __device__ __noinline__ bool products_within(A least, A most, const T* x, int st
 
 template <typename A>
 struct ForwardCumprod : ForwardKind<A, WideProduct<A>> {
-    static constexpr bool KEEPS_ELEMENTS = true, STRIPED_ROWS = false;
+    static constexpr bool KEEPS_ELEMENTS = true, STRIPED_ROWS = false, HAS_EXCLUSIVE = true;
     using Tuning = ForwardCumprodTuning;
     using Suffix = WideProduct<A>;
 

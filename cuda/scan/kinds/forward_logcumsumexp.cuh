@@ -77,7 +77,7 @@ __device__ __noinline__ LogSum<A> log_sum_scan(
 
 template <typename A>
 struct ForwardLogcumsumexp : ForwardKind<A, LogSum<A>> {
-    static constexpr bool KEEPS_ELEMENTS = true, STRIPED_ROWS = false;
+    static constexpr bool KEEPS_ELEMENTS = true, STRIPED_ROWS = false, HAS_EXCLUSIVE = true;
     using Tuning = ForwardLogcumsumexpTuning;
     using Suffix = LogSum<A>;
 

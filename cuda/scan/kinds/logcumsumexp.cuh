@@ -66,7 +66,7 @@ struct LogcumsumexpSuffix {
 // segment depends on another.
 template <typename A, bool APART = false>
 struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
-    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true;
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true, HAS_EXCLUSIVE = true;
     template <typename T>
     using FastPathFor = FastLogcumsumexp<A, (sizeof(T) > 2)>;
     using Tuning = LogcumsumexpTuning;

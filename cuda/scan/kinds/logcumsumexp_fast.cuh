@@ -71,7 +71,7 @@ struct FastLogcumsumexpSuffix {
 template <typename A, bool EXACT>
 struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, ACCEPTS_BOUNDED = false;
-    static constexpr bool IS_FAST = true, HAS_BASE = true, KEEPS_ELEMENTS = true;
+    static constexpr bool IS_FAST = true, HAS_BASE = true, KEEPS_ELEMENTS = true, HAS_EXCLUSIVE = true;
     // Tuned for row_cluster (8 vectors of 8 elements) and column_cluster (32 words of 2).
     template <int WIDTH, int COUNT>
     static constexpr int RECOMPUTED_ELEMENTS = EXACT                       ? 0

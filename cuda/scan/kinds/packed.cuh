@@ -33,29 +33,6 @@ struct PackedTuning : T {
         at_most_4(T::ROW_RESIDENT_VECTORS[2])};
 };
 
-// The result of a scan whose running value is this state; none for kinds without exclusive scans.
-struct NoValue {};
-template <typename S>
-__device__ NoValue value_of(const S&)
-{
-    return {};
-}
-template <typename A>
-__device__ A value_of(const SumSuffix<A>& state)
-{
-    return state.sum;
-}
-template <typename A>
-__device__ A value_of(const WideProduct<A>& state)
-{
-    return state.value();
-}
-template <typename A>
-__device__ A value_of(const LogSum<A>& state)
-{
-    return state.m + log_1p<false>(state.t);
-}
-
 template <typename K>
 struct Packed : K {
     static constexpr bool READS_HEADS = true, STRIPED_ROWS = false;
@@ -97,14 +74,6 @@ struct Packed : K {
     template <int I, int N, bool SEG>
     struct ThreadScan : K::template ThreadScan<I, N, true> {
         using Base = typename K::template ThreadScan<I, N, true>;
-        using A = typename K::Number;
-        bool is_exclusive;
-
-        __device__ void begin(const ScanArgs& args)
-        {
-            Base::begin(args);
-            is_exclusive = args.flags & kExclusive;
-        }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned heads)
@@ -130,23 +99,10 @@ struct Packed : K {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X& x, const Y& y, unsigned heads, const Store& store)
         {
-            if constexpr (!CLOSES_SUFFIX) {
-                Base::finish(after, x, y, heads, store);
-            } else if constexpr (__is_same(decltype(value_of(after.state)), NoValue)) {
+            if constexpr (CLOSES_SUFFIX)
                 Base::finish(after.state, x, y, heads, store);
-            } else {  // the result of an exclusive scan is that of the next element, before the last none
-                const A empty = value_of(K::Suffix::identity());
-                A next = value_of(after.state);
-                Base::finish(after.state, x, y, heads, [&](int c, const A(&results)[N]) {
-                    A shifted[N];
-#pragma unroll
-                    for (int v = N - 1; v >= 0; --v) {
-                        shifted[v] = is_exclusive ? next : results[v];
-                        next = heads >> (c * N + v) & 1 ? empty : results[v];
-                    }
-                    store(c, shifted);
-                });
-            }
+            else
+                Base::finish(after, x, y, heads, store);
         }
     };
 };

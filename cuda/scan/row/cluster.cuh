@@ -10,6 +10,7 @@
 
 #include "common/async_copy.cuh"
 #include "common/cluster.cuh"
+#include "scan/state/exclusive.cuh"
 #include "scan/state/tile_status.cuh"
 #include "scan/state/warp_transpose.cuh"
 
@@ -91,6 +92,23 @@ struct ClusterRow {
     __device__ bool all_whole() const { return vectors == 32 * U && args.inputs[kScanned].step > 0; }
     // Bytes from a striped vector to the next of the lane.
     __device__ int bytes_apart() const { return backward() ? -32 * 16 : 32 * 16; }
+
+    // The position of the first element of the thread.
+    __device__ int position() const
+    {
+        return (slice * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * I;
+    }
+    // The dy after those of the warp. Prefetches the one of the next row.
+    __device__ T element_after_warp() const
+    {
+        const Strided& dy = args.inputs[kScanned];
+        const i64 position = (slice * static_cast<int>(blockDim.x) + (warp + 1) * 32) * static_cast<i64>(I);
+        const char* from = begin(dy, row) + position * dy.step * static_cast<i64>(sizeof(T));
+        if (position >= args.n) return T();
+        if (row + stride < args.segments)
+            asm volatile("prefetch.global.L1 [%0];" ::"l"(from + stride * dy.stride[0] * static_cast<i64>(sizeof(T))));
+        return *reinterpret_cast<const T*>(from);
+    }
 
     // The first element of a row.
     __device__ char* begin(const Strided& operand, unsigned row) const
@@ -245,6 +263,10 @@ struct ClusterRow {
             repeat(ys);
         else
             read(ys, smem + 32 * U);
+        if (reads_next<K>(args)) {
+            take_next(ys, element_after_warp());
+            replace_from(xs, args.n - 1 - position(), static_cast<T>(K::pad(args)));
+        }
         ThreadScan thread;
         thread.begin(args);
         if constexpr (K::HAS_BASE)
@@ -276,6 +298,7 @@ struct ClusterRow {
         reload_x(xs);
         rematerialize(ys);
         thread.finish(suffix, x, y, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
+        if (reads_next<K>(args)) replace_from(ys, args.n - 1 - position(), T());
         write(ys);
         if constexpr (K::IS_FAST) return lane * U < vectors ? thread.rejections : 0;
         return 0;

@@ -6,6 +6,7 @@
 
 #include "common/async_copy.cuh"
 #include "scan/pipeline/cooperative_row.cuh"
+#include "scan/state/exclusive.cuh"
 #include "scan/state/heads.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/store_indices.cuh"
@@ -58,7 +59,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     const char *x, *y, *z;  // producer: the first vector of the thread in the first tile
     const char* records;   // producer: its record flags
     char* found;           // record flags of the thread in the first tile
-    const char* repeated;  // the number that is all of dy
+    const char* repeated;  // the first dy of the row, or the number that is all of dy
     // Misalignment plus n: of the row being prefetched; of the row being computed.
     int producer_end, row_end;
     char* dx;      // the first vector of the lane in its first tile
@@ -231,6 +232,11 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         }
         if constexpr (READS_X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
         read_dy(stage + (READS_X ? OPERAND : 0), own.ys, t);
+        if (reads_next<K>(args)) {
+            take_next(own.ys, element_after_warp(t));
+            leave_out_end(own.ys, t, K::template pad_y<T>(args));
+            if constexpr (READS_X) leave_out_end(own.xs, t, static_cast<T>(K::pad(args)));
+        }
         own.thread.begin(args);
         if constexpr (K::READS_RECORDS)
             own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
@@ -243,6 +249,25 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             own.thread.position = first_position(t) + static_cast<int>(threadIdx.x) * I;
             own.thread.end = args.n;
         }
+    }
+
+    // The element after those of the warp. Prefetches the one that the next tile of the CTA needs.
+    __device__ T element_after_warp(int t) const
+    {
+        const i64 step = args.inputs[kScanned].step;
+        const T* first = reinterpret_cast<const T*>(repeated);
+        const int position = first_position(t) + (warp + 1) * 32 * I, next = position - ctas_per_row() * TILE;
+        if (lane == 31 && next > 0 && next < args.n)
+            asm volatile("prefetch.global.L1 [%0];" ::"l"(first + next * step));
+        return position < args.n ? first[position * step] : T();
+    }
+
+    // In an exclusive scan, replaces the last element of the row or of each packed sequence.
+    __device__ void leave_out_end(Vector (&word)[U], int t, T value) const
+    {
+        const int position = first_position(t) + static_cast<int>(threadIdx.x) * I;
+        if constexpr (K::READS_HEADS) replace_elements(word, heads_at<I>(args, position + 1), value);
+        replace_from(word, args.n - 1 - position, value);
     }
 
     // The position of the first element of a tile; negative before the row.
@@ -387,6 +412,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
                 [&](int u, const A(&result)[V]) { out[u] = Memory::packed(result); });
         }
         if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
+        if (READS_X && reads_next<K>(args)) leave_out_end(out, t, T());  // of a gradient, the last result is 0
         store(stage + (READS_X ? OPERAND : 0), out, t, dx);
         if constexpr (K::STORES_INDICES) store_indices(own.thread, t);
     }

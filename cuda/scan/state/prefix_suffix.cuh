@@ -194,6 +194,7 @@ struct KindDefaults {
     static constexpr bool HAS_CARRIES = false;  // states enter and leave rows (carry.cuh)
     static constexpr bool HAS_SEQUENCES = false;  // states enter and leave the sequences of a row (linear.cuh)
     static constexpr bool READS_HEADS = false;  // heads of packed sequences (heads.cuh)
+    static constexpr bool HAS_EXCLUSIVE = false;  // the scan may be exclusive (exclusive.cuh)
     static constexpr bool HAS_TWO_RESULTS = false;  // a third input and a second output of elements
 
     // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in

@@ -192,7 +192,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
         const i64 first_row = (tile * threads_down() + y) * R;
-        if constexpr (K::READS_HEADS && K::NEEDS_PREFIX) {
+        if constexpr (K::READS_HEADS && K::HAS_EXCLUSIVE) {
             if (args.flags & kExclusive) {
                 const unsigned bits = heads_at<R>(args, first_row + 1);
                 if constexpr (READS_X) replace_rows(xs, bits, static_cast<T>(K::pad(args)));

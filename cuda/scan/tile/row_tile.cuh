@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "scan/state/exclusive.cuh"
 #include "scan/state/heads.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/row_scan.cuh"
@@ -134,23 +135,38 @@ struct RowTile {
         return (1u << end) - 1 & ~((1u << begin) - 1);
     }
 
-    // In the gradient of an exclusive scan, replaces the last element of each packed sequence.
-    static __device__ void leave_out_ends(const ScanArgs& args, const Span& span, Vector (&word)[U], T pad)
+    // In an exclusive scan, replaces the last element of each row or packed sequence.
+    __device__ void leave_out_ends(const Span& span, Vector (&word)[U], T value) const
     {
-        if constexpr (K::READS_HEADS && K::NEEDS_PREFIX) {
-            if (args.flags & kExclusive)
-                replace_elements(word, heads_at<I>(args, span.first + static_cast<int>(threadIdx.x % 32) * I + 1), pad);
+        if constexpr (K::HAS_EXCLUSIVE) {
+            const int own = threadIdx.x % 32 * I;
+            if (!(args.flags & kExclusive)) return;
+            if constexpr (K::READS_HEADS)
+                replace_elements(word, heads_at<I>(args, span.first + own + 1), value);
+            else if constexpr (SEG)
+                replace_elements(word, segment_tails_of(span), value);
+            else
+                replace_from(word, args.n - 1 - span.first - own, value);
         }
+    }
+
+    // The element after those of the warp, if an exclusive scan reads it.
+    template <typename Y>
+    __device__ T element_after_warp(const Span& span, const Y& y) const
+    {
+        const bool exists = !SEG && span.hi > 0 && span.first + 32 * I < args.n;
+        return reads_next<K>(args) && exists ? *y.element(32 * I) : K::template pad_y<T>(args);
     }
 
     // The elements of a thread and their scan. References to locals of `run`: as members of one
     // struct they cost 5 to 10 % in single rows of 16 bits on an H200.
     struct Thread {
-        const ScanArgs& args;
+        const RowTile& tile;
         const Span& span;
         const IO& y;
         uint4* smem;
         Vector (&xs)[U], (&ys)[U];
+        T after_warp;  // the element after those of the warp, which an exclusive scan reads
         ThreadScan& scan;
         unsigned first_heads, lane_heads;  // elements that begin a row; lanes that have such elements
 
@@ -165,8 +181,10 @@ struct RowTile {
         }
         __device__ void finish_y() const
         {
-            y.finish(ys, smem, K::template pad_y<T>(args));
-            leave_out_ends(args, span, ys, K::template pad_y<T>(args));
+            const T pad = K::template pad_y<T>(tile.args);
+            y.finish(ys, smem, pad);
+            if (reads_next<K>(tile.args)) take_next(ys, after_warp);
+            if constexpr (SEG || K::READS_HEADS) tile.leave_out_ends(span, ys, pad);  // else pad is there
         }
         __device__ void rematerialize_x() const
         {
@@ -273,11 +291,14 @@ struct RowTile {
             if (has_second && phase == kDownsweep) z.start(zs, T());
         }
         ThreadScan thread_scan;
-        Thread thread = {args, span, y, smem, xs, ys, thread_scan, TILED && span.is_chunk ? 0 : segment_heads_of(span)};
+        const T after_warp = prefix_only ? T() : element_after_warp(span, y);
+        Thread thread = {
+            *this, span, y, smem, xs, ys, after_warp, thread_scan,
+            TILED && span.is_chunk && !K::READS_HEADS ? 0 : segment_heads_of(span)};
         thread_scan.begin(args);
         if constexpr (K::HAS_SEQUENCES) locate(thread_scan, span, thread.first_heads);
         if constexpr (READS_X) x.finish(xs, smem, pad);
-        if constexpr (READS_X) leave_out_ends(args, span, xs, pad);
+        if constexpr (READS_X) leave_out_ends(span, xs, pad);
         if constexpr (K::HAS_SEQUENCES) {
             if (const unsigned bits = thread_scan.without_decay()) replace_elements(xs, bits, T());
         }
@@ -342,6 +363,7 @@ struct RowTile {
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
             if (!is_fast(thread_scan, span, thread.yv(), thread.segment_heads())) return kRejected;  // ys holds dx
         }
+        if constexpr (READS_X) leave_out_ends(span, ys, T());  // of a gradient, the last result is 0
         if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult))
             out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         if constexpr (K::STORES_INDICES) {
@@ -364,7 +386,9 @@ struct RowTile {
         Suffix suffix[U];
         ThreadScan thread;
         thread.begin(args);
-        if (y.repeats())
+        if (reads_next<K>(args))  // element by element, which memory still outweighs
+            fetch_next(ys, span, offsets.inputs[kScanned]);
+        else if (y.repeats())
             y.repeat(ys, K::template pad_y<T>(args));
         else
             y.fetch(ys, K::template pad_y<T>(args));
@@ -392,6 +416,15 @@ struct RowTile {
             const auto yv = [&](int i) { return ys[u].template value<A>(i); };
             thread.finish(suffix[u], none, yv, 0, [&](int, const A(&dx)[V]) { out.put(out.packed(dx), u); });
         }
+    }
+
+    // Fetches the element after each one.
+    __device__ void fetch_next(Vector (&ys)[U], const Span& span, i64 offset) const
+    {
+        const Strided& operand = args.inputs[kScanned];
+        Span next = span;
+        next.hi = static_cast<int>(min(static_cast<i64>(span.hi), args.n - 1 - span.first));
+        WarpTransposeIO<T, U>(args, operand, next, offset + operand.step).fetch(ys, K::template pad_y<T>(args));
     }
 
     __device__ void store_indices(const ThreadScan& thread, const Span& span, i64 offset) const

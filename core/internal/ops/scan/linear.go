@@ -84,7 +84,7 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, packed: sequences{op, d.NumSequences, 1}, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
+	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, packed: sequences{op: op, count: d.NumSequences, length: 1}, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
 	if len(d.Shape) > 0 {
 		p.packed.length = d.Shape[dim]
 	}

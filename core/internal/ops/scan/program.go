@@ -37,6 +37,9 @@ func compiler(s *host.Scan) func(p *ops.Problem, numSMs int, cuda bool, preferen
 }
 
 func compileCPU(p *ops.Problem, s *host.Scan, preference ops.Preference) (ops.Program, error) {
+	if s.Carries && s.IsPacked {
+		return nil, errs.New(errs.Unsupported, s.Op, "num_sequences", "left out with carries on the CPU", "a number", "")
+	}
 	kernel := s.Kernel(p.Family == ForwardFamily)
 	if asked := preference.Kernel; asked != "" && asked != kernel {
 		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", fmt.Sprintf("%q for this problem", kernel), fmt.Sprintf("%q", asked), "")
@@ -53,25 +56,20 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
 		scan.Plain.Kind, scan.IsForward, scan.IsReversed, scan.Empty = kind.forward, true, !s.IsReversed, kind.recurrence.Empty()
 	}
-	hasNoPrefix := scan.IsForward || kind.IsOwnGradient()
-	// The operands of rows that lie apart by a position are not aligned alike.
-	scan.ShiftsResults = s.IsExclusive && hasNoPrefix && (s.IsPacked || scan.Plain.Inner == 1)
-	if scan.LeavesOneOut = s.IsExclusive && !scan.ShiftsResults; scan.LeavesOneOut {
-		scan.Plain.Length = max(0, scan.Plain.Length-1)
+	var kernels []string // those that the caller may ask for, if that is not for Problem to say
+	what := ""
+	if s.Carries && scan.IsForward && kind.ReadsIndices { // a carry has the index
+		scan.Plain.Kind = gpu.ForwardIndices
 	}
-	if s.IsPacked || scan.ShiftsResults {
+	if s.IsPacked || s.Carries {
 		scan.Plain.Kind = gpu.Packed[scan.Plain.Kind]
-		if asked := preference.Kernel; asked != "" && !scan.Plain.Kind.HasKernel(asked) {
-			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(scan.Plain.Kind.Kernels())+" for packed sequences", fmt.Sprintf("%q", asked), "")
-		}
+		kernels, what = scan.Plain.Kind.Kernels(), " for packed sequences"
 	}
-	if scan.Plain.Carries {
-		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.CarryKernels, asked) {
-			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.CarryKernels)+" with carries", fmt.Sprintf("%q", asked), "")
-		}
-		if scan.IsForward && kind.ReadsIndices { // a carry has the index
-			scan.Plain.Kind = gpu.ForwardIndices
-		}
+	if s.Carries {
+		kernels, what = gpu.CarryKernels, " with carries"
+	}
+	if asked := preference.Kernel; asked != "" && kernels != nil && !slices.Contains(kernels, asked) {
+		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(kernels)+what, fmt.Sprintf("%q", asked), "")
 	}
 	program := &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, gpu: scan}
 	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.Plain, asked) {
@@ -93,7 +91,7 @@ func problemOf(kind *gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, prefere
 		rows, _ = tensor.Product(slices.Delete(slices.Clone(s.Shape), s.Dim, min(s.Dim+1, len(s.Shape))))
 	}
 	return gpu.Problem{
-		Kind: kind, ElementSize: p.Element.Size(), Rows: rows, Carries: s.Carries, Length: s.Length(), Inner: max(1, inner),
+		Kind: kind, ElementSize: p.Element.Size(), Rows: rows, Carries: s.Carries, Length: s.Length(), Inner: max(1, inner), IsExclusive: s.IsExclusive,
 		Device: gpu.DeviceOf(p.Arch, numSMs, p.Bandwidth), Kernel: preference.Kernel,
 	}
 }
@@ -107,8 +105,7 @@ func innerExtents(s *host.Scan) []int64 { return s.Shape[min(s.Dim+1, len(s.Shap
 func (s *Program) selectStatic() {
 	p := &s.gpu.Plain
 	if s.kernel = p.Kernel; s.kernel == "" {
-		layout := gpu.ContiguousLayout(p)
-		s.kernel = gpu.Select(p, &layout).Kernel
+		s.kernel = gpu.SelectContiguous(p).Kernel
 	}
 	var others []int64
 	for d, extent := range s.host.Shape {
@@ -181,12 +178,10 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 		}
 	}
 	kind := s.gpu.Plain.Kind
+	last := lastSymbols(gpu.Cumsum.Image, "scan_fill_", s.element)
 	if s.gpu.Plain.Carries {
-		if kind == gpu.ForwardIndices { // which has the kernels of the values
-			kind = gpu.ForwardCumextremum
-		}
 		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
-		return list
+		return append(list, last...)
 	}
 	add(kind.Image, kind.SymbolPrefix+"_", kind.Kernels())
 	if ByName[s.kind].ReadsIndices {
@@ -195,7 +190,7 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 			add(kind.Image, kind.SymbolPrefix+"_records_", gpu.RecordKernels)
 		}
 	}
-	return append(list, lastSymbols(gpu.Cumsum.Image, "scan_fill_", s.element)...)
+	return append(list, last...)
 }
 
 // lastSymbols are those of gpu.LastKernels, the first of which has a data type and an image.

@@ -116,7 +116,7 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
 		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: dim, IsReversed: d.Reverse, FirstWins: d.Tie == "first",
 		Carries: d.Carries, IsExclusive: d.Exclusive, IsPacked: d.NumSequences != nil,
 	}
-	packed := &sequences{op, d.NumSequences, scan.Length()}
+	packed := &sequences{op, d.NumSequences, scan.Length(), d.Carries}
 	if err := packed.checkCount(len(d.Shape)); err != nil {
 		return nil, nil, err
 	}
@@ -125,8 +125,6 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
 		return nil, nil, errs.New(errs.Unsupported, op, "exclusive", "False", "True", "no position comes before the first")
 	case d.Carries && d.Exclusive:
 		return nil, nil, errs.New(errs.Unsupported, op, "exclusive", "False with carries", "True", "")
-	case d.Carries && d.NumSequences != nil:
-		return nil, nil, errs.New(errs.Unsupported, op, "num_sequences", "left out with carries", fmt.Sprint(*d.NumSequences), "")
 	}
 	return scan, packed, nil
 }

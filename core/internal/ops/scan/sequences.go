@@ -17,6 +17,7 @@ type sequences struct {
 	op     string
 	count  *int64 // nil: rows are one sequence each
 	length int64  // positions of a row
+	isCut  bool   // rows are chunks: bounds may lie before and behind them
 }
 
 // checkCount refuses a number of sequences that no operand can have.
@@ -51,24 +52,34 @@ func (s *sequences) checkGiven(seqlens *tensor.Tensor) *errs.Error {
 	return nil
 }
 
-// checkBounds refuses bounds that do not rise from 0 to the length of a row. They are in host
-// memory.
+// checkBounds refuses bounds that do not rise from 0 to the length of a row, or from before a chunk
+// to behind it. They are in host memory.
 func (s *sequences) checkBounds(seqlens *tensor.Tensor) *errs.Error {
 	if !seqlens.Given() {
 		return nil
 	}
-	bounds, before := boundsOf(seqlens), int64(0)
+	bounds := boundsOf(seqlens)
 	wanted := fmt.Sprintf("bounds that rise from 0 to %d, the extent along dim", s.length)
-	for k, bound := range bounds {
-		if bound < before || bound > s.length || k == 0 && bound != 0 {
-			return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bound, k), "")
+	if s.isCut {
+		wanted = fmt.Sprintf("bounds that rise from at most 0 to at least %d, the extent along dim", s.length)
+	}
+	wrong, last := -1, len(bounds)-1
+	switch {
+	case bounds[0] > 0 || bounds[0] < 0 && !s.isCut:
+		wrong = 0
+	case bounds[last] < s.length:
+		wrong = last
+	}
+	for k := 1; k <= last && wrong != 0; k++ {
+		if bounds[k] < bounds[k-1] || bounds[k] > s.length && !s.isCut {
+			wrong = k
+			break
 		}
-		before = bound
 	}
-	if last := len(bounds) - 1; before != s.length {
-		return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", before, last), "")
+	if wrong < 0 {
+		return nil
 	}
-	return nil
+	return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bounds[wrong], wrong), "")
 }
 
 // boundsOf are the numbers of cu_seqlens, in host memory; nil if it is left out.

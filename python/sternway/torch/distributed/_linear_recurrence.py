@@ -9,10 +9,9 @@ beginning is that of its initial state.
 from __future__ import annotations
 
 import numbers
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Shard
 
@@ -21,34 +20,16 @@ from ...errors import make
 from .._autograd.calls import FLOATS, flag, integer
 from .._autograd.dispatch import with_public_names
 from .._autograd.linear_recurrence import GRADIENT, OPERANDS, alike, own_extents, run, select_or_raise
+from ._cuts import Cut, Shifted
 from ._exchange import all_gather
 from ._parts import part_of, summary
 from ._placements import require_fit, require_mesh
 from ._rules import linear_recurrence as linear_rules
-from ._scans import MAX_RANK, Call, agreed, shard_lengths
+from ._scans import MAX_RANK, Call, agreed, options_of, own_bounds, shard_lengths
 
 __all__ = ["linear_recurrence"]
 
 _OP = "sternway.torch.distributed.linear_recurrence"
-
-
-class Part(NamedTuple):
-    """The part of this rank, and the way through it."""
-
-    dim: int
-    reverse: bool
-    group: Any
-    lengths: tuple[int, ...]  # of the parts of all ranks
-
-    @property
-    def opposite(self) -> Part:
-        """The same part, walked in the other direction."""
-        return self._replace(reverse=not self.reverse)
-
-    def before(self) -> list[int]:
-        """The ranks before this one in scan order, in that order, that have positions."""
-        rank, ranks = dist.get_rank(self.group), range(len(self.lengths))
-        return [r for r in (reversed(ranks[rank + 1 :]) if self.reverse else ranks[:rank]) if self.lengths[r]]
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
@@ -56,7 +37,7 @@ def _power_of_two(exponent: Tensor) -> Tensor:
     return ((exponent.clamp(-1022, 1023).long() + 1023) << 52).view(torch.float64)
 
 
-def summarized(a: Tensor, b: Tensor, part: Part) -> Tensor:
+def summarized(a: Tensor, b: Tensor, part: Cut) -> Tensor:
     """The map of this rank's part, float64 [..., numbers]: A, of float64 as mantissa and exponent, and B.
 
     States of other dtypes are of float32, so that A in float64 has range enough: where it leaves that, A times a state leaves
@@ -64,7 +45,7 @@ def summarized(a: Tensor, b: Tensor, part: Part) -> Tensor:
     """
     with torch.no_grad():
         term = run(a, b, None, None, part.dim, part.reverse)[1].double()
-        plan = part_of(a, "cumprod", part.dim, part.reverse, part.group, part.lengths)
+        plan = part_of(a, "cumprod", part)
         mantissa, exponent = summary(a, plan).unbind(-1)
         mantissa = mantissa.masked_fill((a == 0).any(part.dim), 0)  # also beside infinity and NaN
         factor = (mantissa, exponent) if a.dtype == torch.float64 else (mantissa * _power_of_two(exponent),)
@@ -92,7 +73,7 @@ class _Recurrence(torch.autograd.Function):
     """The recurrence of this rank's part."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, own: Tensor, part: Part) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, own: Tensor, part: Cut) -> Tensor:
         maps = all_gather(own, part.group)
         state = _after(maps, part.before())
         state = None if state is None else state.to(torch.promote_types(b.dtype, torch.float32))
@@ -104,7 +85,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         a, h, state, maps = ctx.saved_tensors
-        part: Part = ctx.part
+        part: Cut = ctx.part
         needs = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled() and (dh.requires_grad or h.requires_grad):
             return (*_gradient(dh, a, h, ctx.b_shape, part), None, None)
@@ -121,40 +102,27 @@ class _Recurrence(torch.autograd.Function):
         return da if needs[0] else None, db if needs[1] else None, None, None
 
 
-def _gradient(dh: Tensor, a: Tensor, h: Tensor, b_shape: torch.Size, part: Part) -> tuple[Tensor, Tensor]:
+def _gradient(dh: Tensor, a: Tensor, h: Tensor, b_shape: torch.Size, part: Cut) -> tuple[Tensor, Tensor]:
     """The gradients by a recurrence in the other direction, for derivatives of the gradient."""
-    following = _Shifted.apply(a.expand_as(h), part.opposite)
+    following = Shifted.apply(a.expand_as(h), part.opposite)
     g = recurrence(following, dh, part.opposite)
-    return (g * _Shifted.apply(h, part)).sum_to_size(a.shape), g.sum_to_size(b_shape)
+    return (g * Shifted.apply(h, part)).sum_to_size(a.shape), g.sum_to_size(b_shape)
 
 
-class _Shifted(torch.autograd.Function):
-    """Each position gets the element before it in scan order, which may be that of another rank; the first gets 0."""
+def recurrence(a: Tensor, b: Tensor, part: Cut, cu_seqlens: Tensor | None = None, *own: Tensor) -> Tensor:
+    """This rank's part of a recurrence. a and b have the rank of h, and its extent along the dimension.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
-        ctx.part = part
-        n, dim = x.shape[part.dim], part.dim
-        last = x.select(dim, 0 if part.reverse else n - 1) if n else x.new_zeros(x.shape[:dim] + x.shape[dim + 1 :])
-        edges = all_gather(last, part.group)
-        if not n:
-            return x.clone()
-        ranks = part.before()
-        edge = (edges[ranks[-1]] if ranks else torch.zeros_like(last)).unsqueeze(dim)
-        return torch.cat([x.narrow(dim, 1, n - 1), edge] if part.reverse else [edge, x.narrow(dim, 0, n - 1)], dim)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        return _Shifted.apply(dy, ctx.part.opposite), None
-
-
-def recurrence(a: Tensor, b: Tensor, part: Part) -> Tensor:
-    """This rank's part of a recurrence. a and b have the rank of h, and its extent along the dimension."""
-    return _Recurrence.apply(a, b, summarized(a, b, part), part)  # type: ignore[no-any-return]
+    own: the map of this part (:func:`summarized`), if it is known already. Packed sequences are kept apart by factors of 0.
+    """
+    if cu_seqlens is not None:
+        a = a.masked_fill(part.first_positions(cu_seqlens, a), 0)
+    return _Recurrence.apply(a, b, own[0] if own else summarized(a, b, part), part)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def linear_recurrence(a: Tensor, b: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+def linear_recurrence(
+    a: Tensor, b: Tensor, dim: int, group: Any = None, *, reverse: bool = False, cu_seqlens: Tensor | None = None
+) -> Tensor:
     """Linear recurrence along a dimension that the ranks of a group share, ``h[t] = a[t] * h[t-1] + b[t]``.
 
     It is :func:`sternway.torch.linear_recurrence` of the whole tensors: the first decay of the whole is not applied, and a
@@ -173,6 +141,8 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: int, group: Any = None, *, reve
             counts from the end.
         group: the process group; None: that of all processes. With NCCL, each rank calls ``torch.cuda.set_device`` before.
         reverse: True: from the last position of the last rank to the first of rank 0; the same on every rank.
+        cu_seqlens: the bounds of sequences that are packed along ``dim``, as of :func:`cumsum`. The first decay of each is not
+            applied.
 
     Returns:
         this rank's part of h, of the broadcast shape, contiguous.
@@ -196,18 +166,21 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: int, group: Any = None, *, reve
 
     def find() -> Call:
         factors, terms, along, backward = checked(_OP, a, b, dim, reverse)
-        part = Part(along, backward, group, ())
+        part = Cut(along, backward, group, ())
         with_public_names(_OP, OPERANDS, select_or_raise, factors, terms, None, None, along, backward)
-        found.extend((factors, terms, summarized(factors, terms, part)))  # a GPU computes it meanwhile
+        options = options_of(_OP, terms, cu_seqlens)
+        found.extend((factors, terms))
+        if not options:
+            found.append(summarized(factors, terms, part))  # a GPU computes it meanwhile
         shape = torch.broadcast_shapes(factors.shape, terms.shape)  # type: ignore[no-untyped-call]
         rows = *shape[:along], *shape[along + 1 :]
-        return "linear_recurrence", (rows, str(terms.dtype), terms.device.type, along, backward), shape[along]
+        return "linear_recurrence", (rows, str(terms.dtype), terms.device.type, along, backward, options), shape[along]
 
     calls = agreed(_OP, group, find)
-    factors, terms, own = found
-    _, (_, _, _, along, backward), _ = calls[0]
-    part = Part(along, backward, group, tuple(length for *_, length in calls))
-    return _Recurrence.apply(factors, terms, own, part)  # type: ignore[no-any-return]
+    factors, terms, *own = found
+    _, (_, _, _, along, backward, _), _ = calls[0]
+    part = Cut(along, backward, group, tuple(length for *_, length in calls))
+    return recurrence(factors, terms, part, cu_seqlens, *own)
 
 
 def checked(op: str, a: Any, b: Any, dim: Any, reverse: Any) -> tuple[Tensor, Tensor, int, bool]:
@@ -255,7 +228,8 @@ def recurrence_sharded(
 
     Raises:
         InvalidProblemError: a and b differ in their extent along the dimension.
-        UnsupportedError: a state or bounds of sequences; placements that have no rule; or more than 7 dimensions.
+        UnsupportedError: a state; placements that have no rule; bounds of sequences that are not replicated; or more than 7
+            dimensions.
     """
     op, operands = "linear_recurrence", ("a", "b")
     shape = broadcast(op, tuple(a.shape), tuple(b.shape))
@@ -266,7 +240,7 @@ def recurrence_sharded(
     if not along:
         return None
     public = f"sternway.torch.{op}"
-    options = {"initial_state": initial_state, "cu_seqlens": cu_seqlens, "output_final_state": wants_state or None}
+    options = {"initial_state": initial_state, "output_final_state": wants_state or None}
     for name in (name for name, x in options.items() if x is not None):
         raise make("unsupported", public, name, "left out along a sharded dimension", "an option", "use redistribute()")
     if len(shape) > MAX_RANK:
@@ -281,13 +255,21 @@ def recurrence_sharded(
         keeping = {wanted: made for wanted, made in rules.items() if Partial() not in wanted}
         fitting = tuple(require_fit(op, operands, [x.placements[k] for x in (a, b)], list(map(list, keeping))))
         placements.append((keeping[fitting], *fitting))
-    h: DTensor = _of_shards(a, b, list(zip(*placements, strict=True)), shape, dim, reverse, along[0])
+    bounds = own_bounds(public, cu_seqlens)
+    h: DTensor = _of_shards(a, b, list(zip(*placements, strict=True)), shape, dim, reverse, bounds, along[0])
     return h
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _of_shards(
-    a: DTensor, b: DTensor, placements: list[Any], shape: tuple[int, ...], dim: int, reverse: bool, along: int
+    a: DTensor,
+    b: DTensor,
+    placements: list[Any],
+    shape: tuple[int, ...],
+    dim: int,
+    reverse: bool,
+    bounds: Tensor | None,
+    along: int,
 ) -> DTensor:
     """The recurrence of DTensors, placed as h and its operands are to be, along a dimension of the mesh."""
     of_h, *of_operands = placements
@@ -298,7 +280,7 @@ def _of_shards(
         own: Tensor = x.redistribute(placements=placed).to_local(grad_placements=grads)
         return own.reshape((1,) * (len(shape) - own.dim()) + tuple(own.shape))
 
-    part = Part(dim, reverse, mesh.get_group(along), shard_lengths(shape[dim], mesh.size(along)))
-    h = recurrence(local(a, of_operands[0]), local(b, of_operands[1]), part)
+    part = Cut(dim, reverse, mesh.get_group(along), shard_lengths(shape[dim], mesh.size(along)))
+    h = recurrence(local(a, of_operands[0]), local(b, of_operands[1]), part, bounds)
     strides = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(h, mesh, of_h, run_check=False, shape=torch.Size(shape), stride=strides)

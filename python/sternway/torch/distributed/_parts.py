@@ -7,18 +7,18 @@ scans its part from the states of those before it in scan order. The backward do
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ..._arrays import device_name
 from ..._kinds import EXTREMA, KINDS, ScanKind
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
+from ..._sequences import sequences_of
 from .._autograd.calls import resolve
+from ._cuts import Cut
 from ._exchange import all_gather
 from ._whole import whole_gradient
 
@@ -30,35 +30,43 @@ class Part(NamedTuple):
     """The part of this rank, and how it is scanned."""
 
     kind: ScanKind
-    dim: int
-    reverse: bool
-    group: Any
-    lengths: tuple[int, ...]  # of the parts of all ranks
+    cut: Cut
+    cu_seqlens: Tensor | None
+    """The bounds of packed sequences in the whole."""
+    bounds: Tensor | None
+    """Those in this part."""
     forward: ScanPlan
     backward: ScanBackwardPlan
 
-    @property
-    def rank(self) -> int:
-        """The rank of this process in the group."""
-        return dist.get_rank(self.group)
-
     def before(self, states: Tensor) -> Tensor:
         """The states of the parts before this one in scan order, in that order."""
-        return states[self.rank + 1 :].flip(0) if self.reverse else states[: self.rank]
+        return states[self.cut.rank + 1 :].flip(0) if self.cut.reverse else states[: self.cut.rank]
 
     def after(self, states: Tensor) -> Tensor:
         """The states of the parts after this one in scan order, in that order."""
-        return states[: self.rank].flip(0) if self.reverse else states[self.rank + 1 :]
+        return states[: self.cut.rank].flip(0) if self.cut.reverse else states[self.cut.rank + 1 :]
 
 
-def part_of(x: Tensor, kind: ScanKind, dim: int, reverse: bool, group: Any, lengths: tuple[int, ...]) -> Part:
-    """The part x of a scan whose ranks have parts of these lengths.
+def part_of(x: Tensor, kind: ScanKind, cut: Cut, cu_seqlens: Tensor | None = None) -> Part:
+    """The part x of a scan. The lengths of the cut are left out if only the plans are used.
 
     Raises:
         Error: no plan has x's shape or dtype, or its device.
     """
-    problem = kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), True
-    return Part(kind, dim, reverse, group, lengths, forward_scan_plan(*problem), scan_plan(*problem))
+    sequences = sequences_of(kind, cu_seqlens)
+    problem = kind, tuple(x.shape), x.dtype, cut.dim, cut.reverse, "last", device_name(x.device), True, sequences, False
+    bounds = cu_seqlens if cu_seqlens is None or not cut.lengths else cu_seqlens - cut.edges[cut.rank]
+    return Part(kind, cut, cu_seqlens, bounds, forward_scan_plan(*problem), scan_plan(*problem))
+
+
+@functools.lru_cache(maxsize=64)
+def _state_of_nothing(kind: ScanKind, dtype: torch.dtype, device: torch.device, backward: bool) -> Tensor:
+    """The state of a part without positions, [numbers]; without the boundary of cummax and cummin."""
+    x = torch.empty(0, dtype=dtype, device=device)
+    part = part_of(x, kind, Cut(0, False, None, ()))
+    if backward:
+        return _gradient_state(part, {"dy": x, "x": x})
+    return summary(x, part)
 
 
 def _empty_state(x: Tensor, dim: int, numbers: int) -> Tensor:
@@ -74,19 +82,22 @@ def _run(plan: Any, **operands: Tensor | None) -> None:
 
 def summary(x: Tensor, part: Part) -> Tensor:
     """The state of this rank's part, [..., numbers]. Indices of cummax and cummin count from the beginning of the part."""
-    state = _empty_state(x, part.dim, KINDS[part.kind].carry_size)
-    _run(part.forward, x=resolve(x.detach()), carry_out=state)
+    state = _empty_state(x, part.cut.dim, KINDS[part.kind].carry_size)
+    _run(part.forward, x=resolve(x.detach()), carry_out=state, cu_seqlens=part.bounds)
     return state[..., :EXTREMUM_SENT] if part.kind in EXTREMA else state
 
 
 def _carry_in(state: Tensor, part: Part) -> Tensor:
     """The states of the parts before this one, [parts, ..., numbers], from the state of each rank."""
-    states = all_gather(state, part.group)
+    cut = part.cut
+    states = all_gather(state, cut.group)
+    if part.cu_seqlens is not None:
+        nothing = _state_of_nothing(part.kind, torch.float64, state.device, False)
+        states = cut.without_finished(states, part.cu_seqlens, nothing)
     if part.kind not in EXTREMA:
         return part.before(states)
-    starts = [0, *itertools.accumulate(part.lengths)]
-    states[..., 1] += _offsets(tuple(starts[:-1]), state.dim(), state.device)
-    boundary = starts[part.rank + part.reverse]  # between this part and the one before it in scan order
+    states[..., 1] += _offsets(tuple(cut.edges[:-1]), state.dim(), state.device)
+    boundary = cut.edges[cut.rank + cut.reverse]  # between this part and the one before it in scan order
     carry = torch.nn.functional.pad(part.before(states), (0, 1), value=float(boundary))
     if carry.shape[0] or not boundary:
         return carry
@@ -110,7 +121,7 @@ class _Scan(torch.autograd.Function):
         outputs = {"y": torch.empty_like(x, memory_format=torch.contiguous_format)}
         if part.kind in EXTREMA:
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
-        _run(part.forward, x=source, carry_in=carry, **outputs)
+        _run(part.forward, x=source, carry_in=carry, cu_seqlens=part.bounds, **outputs)
         ctx.part = part
         if KINDS[part.kind].is_own_gradient:
             ctx.save_for_backward(None, None)
@@ -124,21 +135,31 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         part: Part = ctx.part
-        kind = KINDS[part.kind]
+        cut = part.cut
         x, carry = ctx.saved_tensors
-        if kind.is_own_gradient:
-            back = part_of(dy, part.kind, part.dim, not part.reverse, part.group, part.lengths)
+        if KINDS[part.kind].is_own_gradient:
+            back = part_of(dy, part.kind, cut.opposite, part.cu_seqlens)
             return _Scan.apply(dy, summary(dy, back), back), None, None
         if torch.is_grad_enabled() and (dy.requires_grad or x.requires_grad):
-            return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None, None
-        dy = resolve(dy)
-        operands = {"dy": dy, "x": resolve(x.detach()), "carry_in": carry}
-        size = kind.gradient_carry_size_float64 if dy.dtype == torch.float64 else kind.gradient_carry_size
-        state = _empty_state(dy, part.dim, size)
-        _run(part.backward, **operands, dcarry_in=state)
+            return whole_gradient(dy, x, part.kind, cut, part.cu_seqlens), None, None
+        operands = {"dy": resolve(dy), "x": resolve(x.detach()), "carry_in": carry, "cu_seqlens": part.bounds}
+        states = all_gather(_gradient_state(part, operands), cut.group)
+        if part.cu_seqlens is not None:
+            nothing = _state_of_nothing(part.kind, dy.dtype, dy.device, True)
+            states = cut.without_finished(states, part.cu_seqlens, nothing)
         dx = torch.empty_like(x)
-        _run(part.backward, **operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)
+        _run(part.backward, **operands, dcarry_out=part.after(states), dx=dx)
         return dx, None, None
+
+
+def _gradient_state(part: Part, operands: dict[str, Tensor | None]) -> Tensor:
+    """The state of the gradient of a part, [..., numbers]."""
+    kind, dy = KINDS[part.kind], operands["dy"]
+    assert dy is not None
+    size = kind.gradient_carry_size_float64 if dy.dtype == torch.float64 else kind.gradient_carry_size
+    state = _empty_state(dy, part.cut.dim, size)
+    _run(part.backward, **operands, dcarry_in=state)
+    return state
 
 
 def scan_part(x: Tensor, state: Tensor, part: Part) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from ..._kinds import EXTREMA, KINDS, ScanKind
+from ..._sequences import sequences_of
 from ...errors import Error, make, renamed
 from .._autograd.calls import FLOATS, flag, integer
+from ._cuts import Cut, Shifted
 from ._exchange import gathered
 from ._parts import part_of, scan_part, summary
 
@@ -20,12 +23,12 @@ __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 MAX_RANK = 7
 """The number of dimensions of x, at most. A carry operand has a dimension more."""
 
-Call = tuple[str, tuple[tuple[int, ...], str, str, int, bool], int]
-"""A call of a rank: its function; shape of the rows, dtype, type of device, dimension and direction; length of its part."""
+Call = tuple[str, tuple[tuple[int, ...], str, str, int, bool, str], int]
+"""A call of a rank: its function; shape of the rows, dtype, type of device, dimension, direction and options; its length."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
+def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool, exclusive: bool, cu_seqlens: Tensor | None) -> Any:
     op = f"sternway.torch.distributed.{kind}"
     found: list[Tensor] = []
 
@@ -41,16 +44,53 @@ def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool) -> Any
             raise make("invalid_problem", op, "dim", f"between {-x.dim()} and {x.dim() - 1}", f"{along}")
         along %= x.dim()
         backward = flag(f"distributed.{kind}", "reverse", reverse)
+        options = options_of(op, x, cu_seqlens, flag(f"distributed.{kind}", "exclusive", exclusive))
         try:
-            found.append(summary(x, part_of(x, kind, along, backward, group, ())))  # a GPU computes it meanwhile
+            part = part_of(x, kind, Cut(along, backward, group, ()), cu_seqlens)
+            if not options:
+                found.append(summary(x, part))  # a GPU computes it meanwhile
         except Error as error:
-            raise renamed(error, op, {"shape": "x"}) from None
+            raise renamed(error, op, {"shape": "x", "num_sequences": "cu_seqlens"}) from None
         rows = *x.shape[:along], *x.shape[along + 1 :]
-        return kind, (rows, str(x.dtype), x.device.type, along, backward), x.shape[along]
+        return kind, (rows, str(x.dtype), x.device.type, along, backward, options), x.shape[along]
 
     calls = agreed(op, group, find)
-    _, (_, _, _, along, backward), _ = calls[0]
-    return scan_part(x, found[0], part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
+    _, (_, _, _, along, backward, _), _ = calls[0]
+    cut = Cut(along, backward, group, tuple(length for *_, length in calls))
+    return scan_cut(x, kind, cut, exclusive, cu_seqlens, *found)
+
+
+def options_of(op: str, x: Tensor, cu_seqlens: Tensor | None, exclusive: bool = False) -> str:
+    """The options of a call that ranks must agree on, in words.
+
+    Raises:
+        InvalidProblemError: cu_seqlens is of another device or dtype.
+        TypeError: it is no plain tensor.
+    """
+    if cu_seqlens is None:
+        return ", exclusive" if exclusive else ""
+    if not isinstance(cu_seqlens, Tensor) or isinstance(cu_seqlens, DTensor):
+        raise make("type", op, "cu_seqlens", "a torch.Tensor", type(cu_seqlens).__name__)
+    if cu_seqlens.device != x.device:
+        raise make("invalid_problem", op, "cu_seqlens", f"on {x.device} like the data", str(cu_seqlens.device))
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise make("invalid_problem", op, "cu_seqlens", "int32 or int64", str(cu_seqlens.dtype).removeprefix("torch."))
+    return f", {sequences_of(op, cu_seqlens)} sequences{', exclusive' if exclusive else ''}"
+
+
+def scan_cut(x: Tensor, kind: ScanKind, cut: Cut, exclusive: bool, cu_seqlens: Tensor | None, *own: Tensor) -> Any:
+    """This rank's part of a scan. own: its state (:func:`summary`), if it is known already.
+
+    An exclusive scan is an inclusive one whose results move by a position. Nothing depends on the last x of a sequence then.
+    """
+    if exclusive:
+        x = x.masked_fill(cut.opposite.first_positions(cu_seqlens, x), 1)
+    part = part_of(x, kind, cut, cu_seqlens)
+    y = scan_part(x, own[0] if own else summary(x, part), part)
+    if not exclusive:
+        return y
+    empty = {"cumsum": 0.0, "cumprod": 1.0, "logcumsumexp": -math.inf}[kind]
+    return Shifted.apply(y, cut).masked_fill(cut.first_positions(cu_seqlens, y), empty)
 
 
 def agreed(op: str, group: Any, find: Callable[[], Call]) -> list[Call]:
@@ -68,14 +108,16 @@ def agreed(op: str, group: Any, find: Callable[[], Call]) -> list[Call]:
     return calls
 
 
-def scan_sharded(x: DTensor, kind: ScanKind, dim: int, reverse: bool) -> Any:
+def scan_sharded(
+    x: DTensor, kind: ScanKind, dim: int, reverse: bool, exclusive: bool = False, cu_seqlens: Tensor | None = None
+) -> Any:
     """A scan of a DTensor along a sharded dimension, with the placements of x; None: the dimension is not sharded.
 
     Nothing is exchanged but the states: that a call is the same on every rank is what a DTensor assumes.
 
     Raises:
         UnsupportedError: several dimensions of the mesh share the scanned dimension, x is a Partial that the scan does not
-            keep, or x has more than 7 dimensions.
+            keep, x has more than 7 dimensions, or cu_seqlens is not replicated.
         Error: no plan has x's shape or dtype, or its device.
     """
     dim %= max(x.dim(), 1)
@@ -90,7 +132,20 @@ def scan_sharded(x: DTensor, kind: ScanKind, dim: int, reverse: bool) -> Any:
         raise make("unsupported", op, "x", wanted, str(x.placements), "use x.redistribute(placements=...)")
     if x.dim() > MAX_RANK:
         raise make("unsupported", op, "x", f"of at most {MAX_RANK} dimensions along a sharded one", f"{x.dim()}")
-    return _scan_shards(x, kind, dim, reverse, along[0])
+    return _scan_shards(x, kind, dim, reverse, exclusive, own_bounds(op, cu_seqlens), along[0])
+
+
+def own_bounds(op: str, cu_seqlens: Any) -> Tensor | None:
+    """The bounds of sequences on this rank.
+
+    Raises:
+        UnsupportedError: they are a DTensor that is not replicated.
+    """
+    if isinstance(cu_seqlens, DTensor):
+        if not all(p.is_replicate() for p in cu_seqlens.placements):
+            raise make("unsupported", op, "cu_seqlens", "replicated", str(cu_seqlens.placements))
+        return cu_seqlens.to_local()
+    return cu_seqlens  # type: ignore[no-any-return]
 
 
 def shard_lengths(extent: int, size: int) -> tuple[int, ...]:
@@ -100,13 +155,13 @@ def shard_lengths(extent: int, size: int) -> tuple[int, ...]:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _scan_shards(x: DTensor, kind: ScanKind, dim: int, reverse: bool, along: int) -> Any:
+def _scan_shards(
+    x: DTensor, kind: ScanKind, dim: int, reverse: bool, exclusive: bool, cu_seqlens: Tensor | None, along: int
+) -> Any:
     """The scan of a DTensor whose scanned dimension is cut along a dimension of the mesh, by the rule of torch.chunk."""
     mesh = x.device_mesh
-    lengths = shard_lengths(x.shape[dim], mesh.size(along))
-    local = x.to_local()
-    part = part_of(local, kind, dim, reverse, mesh.get_group(along), lengths)
-    y = scan_part(local, summary(local, part), part)
+    cut = Cut(dim, reverse, mesh.get_group(along), shard_lengths(x.shape[dim], mesh.size(along)))
+    y = scan_cut(x.to_local(), kind, cut, exclusive, cu_seqlens)
     strides = torch.empty(x.shape, device="meta").stride()
 
     def whole(part: Tensor) -> DTensor:
@@ -115,12 +170,14 @@ def _scan_shards(x: DTensor, kind: ScanKind, dim: int, reverse: bool, along: int
     return type(y)(map(whole, y)) if kind in EXTREMA else whole(y)
 
 
-def _shown(rows: tuple[int, ...], dtype: str, device: str, dim: int, reverse: bool) -> str:
+def _shown(rows: tuple[int, ...], dtype: str, device: str, dim: int, reverse: bool, options: str) -> str:
     shape = [*map(str, rows[:dim]), "n", *map(str, rows[dim:])]
-    return f"{dtype} [{', '.join(shape)}] on {device} along dim {dim}{', reversed' if reverse else ''}"
+    return f"{dtype} [{', '.join(shape)}] on {device} along dim {dim}{', reversed' if reverse else ''}{options}"
 
 
-def cumsum(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+def cumsum(
+    x: Tensor, dim: int, group: Any = None, *, reverse: bool = False, exclusive: bool = False, cu_seqlens: Tensor | None = None
+) -> Tensor:
     """Cumulative sum along a dimension that the ranks of a group share: :func:`sternway.torch.cumsum` of the whole tensor.
 
     x is this rank's contiguous part of the whole tensor; parts are in rank order, may differ in length along ``dim``, and may
@@ -137,6 +194,11 @@ def cumsum(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
         dim: the scanned dimension, the same on every rank; a negative one counts from the end.
         group: the process group; None: that of all processes. With NCCL, each rank calls ``torch.cuda.set_device`` before.
         reverse: True: scan from the last position of the last rank to the first of rank 0; the same on every rank.
+        exclusive: True: each position gets the scan of those before it in its sequence, as of
+            :func:`sternway.torch.cumsum`. A rank also sends one element of each row at the end of its part.
+        cu_seqlens: the bounds of sequences that are packed along ``dim`` and scanned apart, int32 or int64 [N + 1], rising
+            from 0 to the extent of the whole, on x's device; the same on every rank. Ranks may cut sequences anywhere.
+            None: one sequence.
 
     Returns:
         this rank's part of the whole scan, of x's shape and dtype, contiguous.
@@ -156,16 +218,18 @@ def cumsum(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
         tensor([1., 3., 6.])
         >>> torch.distributed.destroy_process_group()
     """
-    return _scan("cumsum", x, dim, group, reverse)  # type: ignore[no-any-return]
+    return _scan("cumsum", x, dim, group, reverse, exclusive, cu_seqlens)  # type: ignore[no-any-return]
 
 
-def cumprod(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+def cumprod(
+    x: Tensor, dim: int, group: Any = None, *, reverse: bool = False, exclusive: bool = False, cu_seqlens: Tensor | None = None
+) -> Tensor:
     """Cumulative product along a dimension that the ranks of a group share: :func:`sternway.torch.cumprod` of the whole tensor.
 
     A product that leaves the range of the dtype on one rank and comes back on another is right again.
 
     Args:
-        x, dim, group, reverse: as for :func:`cumsum`.
+        x, dim, group, reverse, exclusive, cu_seqlens: as for :func:`cumsum`.
 
     Returns:
         this rank's part of the whole scan, of x's shape and dtype, contiguous.
@@ -182,14 +246,16 @@ def cumprod(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) ->
         tensor([1., 2., 6.])
         >>> torch.distributed.destroy_process_group()
     """
-    return _scan("cumprod", x, dim, group, reverse)  # type: ignore[no-any-return]
+    return _scan("cumprod", x, dim, group, reverse, exclusive, cu_seqlens)  # type: ignore[no-any-return]
 
 
-def logcumsumexp(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+def logcumsumexp(
+    x: Tensor, dim: int, group: Any = None, *, reverse: bool = False, exclusive: bool = False, cu_seqlens: Tensor | None = None
+) -> Tensor:
     """``log(cumsum(exp(x)))`` along a dimension that the ranks of a group share: :func:`sternway.torch.logcumsumexp`.
 
     Args:
-        x, dim, group, reverse: as for :func:`cumsum`.
+        x, dim, group, reverse, exclusive, cu_seqlens: as for :func:`cumsum`.
 
     Returns:
         this rank's part of the whole scan, of x's shape and dtype, contiguous.
@@ -206,14 +272,16 @@ def logcumsumexp(x: Tensor, dim: int, group: Any = None, *, reverse: bool = Fals
         tensor([0.0000, 0.6931])
         >>> torch.distributed.destroy_process_group()
     """
-    return _scan("logcumsumexp", x, dim, group, reverse)  # type: ignore[no-any-return]
+    return _scan("logcumsumexp", x, dim, group, reverse, exclusive, cu_seqlens)  # type: ignore[no-any-return]
 
 
-def cummax(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> torch.return_types.cummax:
+def cummax(
+    x: Tensor, dim: int, group: Any = None, *, reverse: bool = False, cu_seqlens: Tensor | None = None
+) -> torch.return_types.cummax:
     """Cumulative maximum along a dimension that the ranks of a group share: :func:`sternway.torch.cummax` of the whole tensor.
 
     Args:
-        x, dim, group, reverse: as for :func:`cumsum`.
+        x, dim, group, reverse, cu_seqlens: as for :func:`cumsum`.
 
     Returns:
         (values, indices), a named tuple: this rank's part. Indices are int64 positions in the whole tensor along dim.
@@ -230,14 +298,16 @@ def cummax(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
         tensor([0, 1, 1])
         >>> torch.distributed.destroy_process_group()
     """
-    return _scan("cummax", x, dim, group, reverse)  # type: ignore[no-any-return]
+    return _scan("cummax", x, dim, group, reverse, False, cu_seqlens)  # type: ignore[no-any-return]
 
 
-def cummin(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> torch.return_types.cummin:
+def cummin(
+    x: Tensor, dim: int, group: Any = None, *, reverse: bool = False, cu_seqlens: Tensor | None = None
+) -> torch.return_types.cummin:
     """Cumulative minimum along a dimension that the ranks of a group share: :func:`sternway.torch.cummin` of the whole tensor.
 
     Args:
-        x, dim, group, reverse: as for :func:`cumsum`.
+        x, dim, group, reverse, cu_seqlens: as for :func:`cumsum`.
 
     Returns:
         (values, indices), a named tuple, as for :func:`cummax`.
@@ -254,4 +324,4 @@ def cummin(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
         tensor([2., 1., 1.])
         >>> torch.distributed.destroy_process_group()
     """
-    return _scan("cummin", x, dim, group, reverse)  # type: ignore[no-any-return]
+    return _scan("cummin", x, dim, group, reverse, False, cu_seqlens)  # type: ignore[no-any-return]

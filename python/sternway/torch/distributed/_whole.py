@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..._kinds import EXTREMA
+from .._autograd import packed_scan
 from .._autograd.operators import apply
 from .._autograd.scan_gradient import GRADIENT
+from ._cuts import Cut
 from ._exchange import all_gather
 
 
-def whole_gradient(dy: Tensor, x: Tensor, kind: str, dim: int, reverse: bool, group: Any, lengths: Sequence[int]) -> Tensor:
+def whole_gradient(dy: Tensor, x: Tensor, kind: str, cut: Cut, cu_seqlens: Tensor | None) -> Tensor:
     """The part of dx of this rank, which can be differentiated by dy and x on every rank."""
-    wholes = [_Whole.apply(part, dim, group, tuple(lengths)) for part in (dy, x)]
-    dx = apply(GRADIENT.function, *wholes, dim, kind, reverse)
-    rank = dist.get_rank(group)
-    return dx.narrow(dim, sum(lengths[:rank]), lengths[rank])  # type: ignore[no-any-return]
+    dim, reverse = cut.dim, cut.reverse
+    of_dy, of_x = (_Whole.apply(part, dim, cut.group, cut.lengths) for part in (dy, x))
+    if cu_seqlens is None:
+        dx = apply(GRADIENT.function, of_dy, of_x, dim, kind, reverse)
+    else:
+        indices = packed_scan.run(of_x.detach(), cu_seqlens, dim, kind, reverse, False)[1] if kind in EXTREMA else None
+        operands = of_dy, None if kind in EXTREMA else of_x, indices, cu_seqlens
+        dx = apply(packed_scan.GRADIENT.function, *operands, dim, kind, reverse, False)
+    return dx.narrow(dim, cut.edges[cut.rank], cut.lengths[cut.rank])  # type: ignore[no-any-return]
 
 
 class _Whole(torch.autograd.Function):

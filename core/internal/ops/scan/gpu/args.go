@@ -32,9 +32,11 @@ const (
 	FlagStateInWide
 	FlagStateOutWide
 	FlagInitialWide
-	// Exclusive scans of packed kinds: results are those of the position before or, of a gradient
-	// with a prefix, the last position of each sequence is left out.
+	// Exclusive scans, in kernel order. Nothing is scanned at the last position of each row or
+	// packed sequence, where the result of a gradient is 0.
 	FlagExclusive
+	FlagHasHeads  // packed kinds: of the carries, rows may be one sequence
+	FlagReadsNext // rows: of the scanned operand, the element at the next position is read
 )
 
 // Launches that prepare and finish a scan.
@@ -102,12 +104,12 @@ type Bounds struct {
 	count, step, isWide int64 // of numbers; step [elements]; whether they have 64 bits, not 32
 }
 
-// HeadsArgs is the argument of scan_heads. Position k of the kernel order is bound k + origin or,
-// reversed, n - k + origin.
+// HeadsArgs is the argument of scan_heads. Bound k is position k of the kernel order or, reversed,
+// n - k.
 type HeadsArgs struct {
-	bounds                Bounds
-	n, origin, isReversed int64
-	heads                 launch.Address `cuda:"unsigned*"`
+	bounds                         Bounds
+	n, origin, isReversed, isChunk int64          // isChunk: the first position is a head only if it is a bound
+	heads                          launch.Address `cuda:"unsigned*"`
 }
 
 // FillArgs is the argument of scan_fill: ScanArgs with n, dims, extent and the output alone, in the
@@ -168,7 +170,7 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	a.stages, a.statusOffset = c.Stages, c.StatusOffset+status
 	// vectorFlags of the selected kernel; layoutOf asked for those of row_cluster and
 	// row_pipelined.
-	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | flagIf(r.ShiftsResults || r.LeavesOneOut, FlagExclusive)
+	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | r.exclusiveFlags() | flagIf(r.hasHeads(), FlagHasHeads)
 	// Both are 0 for a kernel without flags, status words and states, such as row_resident of
 	// cumprod.
 	a.stateOffset, a.recordOffset = c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c)
@@ -184,6 +186,17 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	for i := range a.outputs {
 		r.setOperand(&a.outputs[i], numInputs+i)
 	}
+}
+
+// exclusiveFlags are the flags of an exclusive scan.
+func (r *run) exclusiveFlags() int64 {
+	switch {
+	case !r.Plain.IsExclusive:
+		return 0
+	case !r.leavesOneOut:
+		return FlagExclusive | FlagReadsNext
+	}
+	return flagIf(r.problem.Kind.isPacked, FlagExclusive) // else rows end before that position
 }
 
 // stateFlags are the flags of a linear recurrence.

@@ -16,16 +16,11 @@ type Scan struct {
 	WithIndices Problem // with indices; of kinds that may have them
 	Shape       []int64
 	Dim         int
-	IsForward   bool // operands are those of a forward scan, numbered from operand.ForwardX on
-	IsReversed  bool // kernels read rows from the end, so that their suffix runs from the first position to the last
-	IsMinimum   bool // cummin
-	FirstWins   bool // of equal values
-	// Exclusive scans. ShiftsResults: of packed kinds, the kernel stores the result of the position
-	// before. LeavesOneOut: the rows of Plain have one position less, and the output has Empty at
-	// the position that is left out, the first or, of a gradient, the last.
-	ShiftsResults, LeavesOneOut bool
-
-	Empty float64
+	IsForward   bool    // operands are those of a forward scan, numbered from operand.ForwardX on
+	IsReversed  bool    // kernels read rows from the end, so that their suffix runs from the first position to the last
+	IsMinimum   bool    // cummin
+	FirstWins   bool    // of equal values
+	Empty       float64 // what an exclusive scan of no positions is
 }
 
 // run is one run of a scan.
@@ -37,8 +32,11 @@ type run struct {
 	args        []tensor.Tensor
 	workspace   uintptr
 	queue       *launch.Queue
-	noResult    bool  // of a gradient of a linear recurrence: db is left out
-	rows        int64 // adjacent columns that are divided into panels, or all rows
+	// Of an exclusive scan: rows of the problem have one position less, and the output has Empty at
+	// the position that is left out, the first or, of a gradient, the last.
+	leavesOneOut bool
+	noResult     bool  // of a gradient of a linear recurrence: db is left out
+	rows         int64 // adjacent columns that are divided into panels, or all rows
 }
 
 // Run launches the scan: one kernel, or an upsweep for the prefixes, an upsweep for the suffixes
@@ -50,7 +48,7 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 	if err := r.scan(&numbers, onlyCarry); err != nil {
 		return err
 	}
-	return r.finishEnds(&numbers)
+	return r.finish(&numbers)
 }
 
 // scan launches the scan itself.
@@ -61,6 +59,9 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 		return nil
 	}
 	c := r.configure(numbers)
+	if p.Length == 0 && r.leavesOneOut {
+		return nil
+	}
 	if c.ThreadsAcross > 0 && r.operands.dims == 0 { // a panel of one column
 		r.operands.dims, r.operands.extent[0] = 1, 1
 	}
@@ -72,7 +73,7 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 			return err
 		}
 	}
-	if p.Kind.isPacked {
+	if r.hasHeads() {
 		if err := r.storeHeads(); err != nil {
 			return err
 		}
@@ -118,14 +119,17 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 		return r.queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
 	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, p.Kind.isLinear)
-	if r.LeavesOneOut {
-		r.operands.leaveOneOut(map[bool]int{true: result, false: scanned}[r.IsForward], r.scansFromEnd())
-	}
 	if r.IsForward && !p.Kind.isLinear {
 		r.operands.reverseChunks(suffixIn)
 	}
 	layout := layoutOf(p, &r.operands)
 	c := Select(p, &layout)
+	if r.leavesOneOut = p.IsExclusive && strategyOf(c.Kernel).takesColumns; r.leavesOneOut {
+		r.problem = p.withoutLast()
+		r.operands.leaveOneOut(map[bool]int{true: result, false: scanned}[r.IsForward], r.scansFromEnd())
+		layout = layoutOf(p, &r.operands)
+		c = Select(p, &layout)
+	}
 	r.rows = p.Rows
 	if strategyOf(c.Kernel).takesColumns {
 		r.rows = layout.Columns

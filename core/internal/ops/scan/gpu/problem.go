@@ -20,7 +20,16 @@ type Problem struct {
 	Kernel      string // kernel that the caller asks for; "": selection is free
 	GeneralOnly bool   // only general kernels, which need the least workspace
 	Carries     bool   // rows have carries
-	Workspace   int64  // bytes of workspace of a run
+	IsExclusive bool
+	Workspace   int64 // bytes of workspace of a run
+}
+
+// withoutLast is an exclusive scan as kernels of columns run it: an inclusive one of all positions
+// but one, whose operands lie apart by a position. Kernels of rows would not find them aligned, and
+// read the next element themselves.
+func (p Problem) withoutLast() Problem {
+	p.Length = max(0, p.Length-1)
+	return p
 }
 
 // Device is what selection depends on of a GPU.

@@ -117,6 +117,18 @@ func Select(p *Problem, l *Layout) Config {
 	return c
 }
 
+// SelectContiguous is the configuration for contiguous operands.
+func SelectContiguous(p *Problem) Config {
+	layout := ContiguousLayout(p)
+	c := Select(p, &layout)
+	if p.IsExclusive && strategyOf(c.Kernel).takesColumns {
+		columns := p.withoutLast()
+		layout = ContiguousLayout(&columns)
+		return Select(&columns, &layout)
+	}
+	return c
+}
+
 // baselineFor is the general kernel for a layout, or the one of a kernel that is asked for; and the
 // number of adjacent columns that it takes.
 func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {

@@ -26,62 +26,79 @@ func (s *Scan) rowsOfShape() int64 {
 	return rows
 }
 
+// hasHeads reports whether kernels read the heads of packed sequences. Those of scans with carries
+// are of packed kinds in any case.
+func (r *run) hasHeads() bool {
+	return r.problem.Kind.isPacked && r.problem.Length > 0 && (!r.problem.Carries || r.boundsNumber(r.args) >= 0)
+}
+
 // storeHeads launches scan_heads.
 func (r *run) storeHeads() error {
-	n := r.problem.Length
+	n := r.Plain.Length
 	r.queue.Begin()
 	args := launch.Append[HeadsArgs](r.queue)
 	r.setBounds(&args.bounds)
 	r.queue.SetAddress(&args.heads, launch.WorkspaceOperand, r.workspace)
-	args.n = n
-	if r.IsReversed {
-		args.isReversed = 1
-	}
-	if r.LeavesOneOut && r.scansFromEnd() { // the position that is left out of x
-		args.origin = 1
-	}
+	args.n, args.isReversed, args.isChunk = n, flagIf(r.IsReversed, 1), flagIf(r.problem.Carries, 1)
 	return r.queue.Submit(len(r.queue.Kernels)-2, num.CeilDiv(n+1, HeadPositions), launch.BlockThreads)
 }
 
-// finishEnds stores what no scan computes: the first results of an exclusive scan, or the last ones
-// of its gradient, and the states that empty sequences of a linear recurrence pass on.
-func (r *run) finishEnds(numbers *[numRoles]int) error {
-	kind, sequences := r.Plain.Kind, int64(1)
-	passesStates := kind.isLinear && numbers[suffixOut] >= 0 && (kind.isPacked || r.Plain.Length == 0)
+// finish stores what no scan computes: the first results of an exclusive scan, or the last ones of
+// its gradient, and the states that empty sequences of a linear recurrence pass on.
+func (r *run) finish(numbers *[numRoles]int) error {
+	sequences := int64(1)
 	if number := r.boundsNumber(r.args); number >= 0 {
 		sequences = r.args[number].Shape[0] - 1
 	}
-	rows := r.rowsOfShape()
-	hasNoPositions := len(r.Shape) > 0 && r.Shape[r.Dim] == 0
-	if !passesStates && (!r.LeavesOneOut || hasNoPositions) || rows*sequences == 0 {
-		return nil
+	kind := r.Plain.Kind
+	hasEmpty := kind.isPacked || r.Plain.Length == 0
+	switch count := r.rowsOfShape() * sequences; {
+	case count == 0:
+	case r.leavesOneOut:
+		return r.fillEnds(numbers[result], count)
+	case kind.isLinear && numbers[suffixOut] >= 0 && hasEmpty:
+		return r.passStates(numbers, count)
 	}
+	return nil
+}
+
+// passStates launches linear_pass for `count` sequences of rows.
+func (r *run) passStates(numbers *[numRoles]int, count int64) error {
 	r.queue.Begin()
-	if passesStates {
-		r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, true)
-		args := launch.Append[LinearArgs](r.queue)
-		args.n, args.dims, args.flags = r.Plain.Length, int64(r.operands.dims), r.stateFlags()
-		copy(args.extent[:], r.operands.extent[:])
-		args.rows = rows
-		r.setOperand(&args.stateIn, suffixIn)
-		r.setOperand(&args.stateOut, suffixOut)
-		r.setBounds(&args.bounds)
-	} else {
-		only := [numRoles]int{}
-		for i := range only {
-			only[i] = -1
-		}
-		only[result] = numbers[result]
-		r.operands = stridedOf(r.Shape, r.Dim, only, r.args, false)
-		args := launch.Append[FillArgs](r.queue)
-		args.n, args.dims = r.Plain.Length+1, int64(r.operands.dims)
-		copy(args.extent[:], r.operands.extent[:])
-		args.rows, args.value = rows, r.Empty
-		if r.scansFromEnd() == r.IsForward {
-			args.atEnd = 1
-		}
-		r.setOperand(&args.outputs[0], result)
-		r.setBounds(&args.bounds)
+	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, true)
+	args := launch.Append[LinearArgs](r.queue)
+	args.n, args.dims, args.flags = r.Plain.Length, int64(r.operands.dims), r.stateFlags()
+	copy(args.extent[:], r.operands.extent[:])
+	args.rows = r.rowsOfShape()
+	r.setOperand(&args.stateIn, suffixIn)
+	r.setOperand(&args.stateOut, suffixOut)
+	r.setBounds(&args.bounds)
+	return r.submitFirstOfLast(count)
+}
+
+// fillEnds launches scan_fill for the output, of `count` sequences of rows.
+func (r *run) fillEnds(output int, count int64) error {
+	only := [numRoles]int{}
+	for i := range only {
+		only[i] = -1
 	}
-	return r.queue.Submit(len(r.queue.Kernels)-LastKernels, num.CeilDiv(rows*sequences, launch.BlockThreads), launch.BlockThreads)
+	only[result] = output
+	r.queue.Begin()
+	r.operands = stridedOf(r.Shape, r.Dim, only, r.args, false)
+	args := launch.Append[FillArgs](r.queue)
+	args.n, args.dims = r.Plain.Length, int64(r.operands.dims)
+	copy(args.extent[:], r.operands.extent[:])
+	args.rows, args.value = r.rowsOfShape(), r.Empty
+	if r.scansFromEnd() == r.IsForward {
+		args.atEnd = 1
+	}
+	r.setOperand(&args.outputs[0], result)
+	r.setBounds(&args.bounds)
+	return r.submitFirstOfLast(count)
+}
+
+// submitFirstOfLast launches the first of the last kernels, with a thread for each of `count`
+// numbers.
+func (r *run) submitFirstOfLast(count int64) error {
+	return r.queue.Submit(len(r.queue.Kernels)-LastKernels, num.CeilDiv(count, launch.BlockThreads), launch.BlockThreads)
 }

@@ -91,6 +91,11 @@ func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 	if p.Rows == 0 || p.Length == 0 {
 		return most
 	}
+	if p.IsExclusive {
+		columns := p.withoutLast()
+		columns.IsExclusive = false
+		most = MaxWorkspaceBytes(&columns, others)
+	}
 	kernels, columns := []string{rowBaseline(p, false), ColumnTiled}, append([]int64{p.Inner}, others...)
 	switch {
 	case p.Carries: // column_tiled takes the rows of several dimensions as columns
@@ -120,6 +125,9 @@ func ContiguousWorkspaceBytes(p *Problem) int64 {
 	}
 	layout := ContiguousLayout(p)
 	baseline, columns := baselineFor(p, &layout)
+	if short := p.withoutLast(); p.IsExclusive && short.Length > 0 && strategyOf(baseline).takesColumns {
+		return maxBytesOf(&short, baseline, columns)
+	}
 	return maxBytesOf(p, baseline, columns)
 }
 
