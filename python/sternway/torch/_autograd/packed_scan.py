@@ -66,7 +66,9 @@ def _(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, 
     return _empty(x, kind)
 
 
-_forward.register_vmap(vmap_by_loop("scan", _forward))
+@_forward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return vmap_by_loop(inputs[3], _forward)(info, in_dims, *inputs)
 
 
 @torch.library.custom_op("sternway::packed_scan_backward", mutates_args=())
@@ -89,7 +91,9 @@ def _(
     return torch.empty_like(dy if x is None else x, dtype=dy.dtype)
 
 
-_backward.register_vmap(vmap_by_loop("scan", _backward))
+@_backward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return vmap_by_loop(inputs[5], _backward)(info, in_dims, *inputs)
 
 
 def _formula(
