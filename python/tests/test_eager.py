@@ -407,3 +407,17 @@ def test_where_the_forward_is_chosen(monkeypatch: pytest.MonkeyPatch, way: str) 
     finally:
         scan._steps.cache_clear()
     assert seen == ([("cumsum", False, True), ("cumsum", False, False)] if way == "eager" else [])
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16], ids=str)
+def test_the_final_state_of_a_recurrence_alone(dtype: torch.dtype, device: str) -> None:
+    """It alone finds a plan that runs on a batch of gradients of final states, beside none of h."""
+    b, state = (torch.randn(shape, device=device).to(dtype).requires_grad_() for shape in ((3, 5), (3,)))
+    h, final = st.linear_recurrence(0.5, b, initial_state=state, output_final_state=True)
+    dfinal = torch.randn(2, 3, device=device).to(dtype).to(final.dtype)
+    rows = [torch.autograd.grad(final, (b, state), row, retain_graph=True) for row in dfinal]
+    both = torch.autograd.grad(final, (b, state), dfinal, is_grads_batched=True, retain_graph=True)
+    last = torch.autograd.grad(h[:, -1], (b, state), dfinal[0].to(dtype))
+    for many, one, other, via_h in zip(both, *rows, last, strict=True):
+        assert torch.equal(many, torch.stack((one, other)))
+        torch.testing.assert_close(one, via_h)

@@ -99,8 +99,9 @@ def _by_plan(
     """h; with wants_state also the final state."""
     h = empty_gradient(b, steps.shape, None)
     final = b.new_empty(steps.state, dtype=steps.state_dtype) if wants_state else None
-    inputs = {"a": a, "b": b, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
-    run_forward(steps.forward, {**inputs, "h": h, "final_state": final})
+    operands = {"a": a, "b": b, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    operands["h"], operands["final_state"] = h, final
+    run_forward(steps.forward, operands)
     return h if final is None else (h, final)
 
 
@@ -125,12 +126,12 @@ class _LinearRecurrenceEager(torch.autograd.Function):
             a_shape, b_shape = steps.a_shape, steps.b_shape
             if not steps.sums:
                 a, a_shape, b_shape = a.expand(steps.shape), steps.shape, steps.shape
-            da = empty_gradient(dh, a_shape, None) if needs[0] else None
-            db = empty_gradient(dh, b_shape, None) if needs[1] else None
-            dstate = torch.empty_like(initial_state) if needs[2] else None
-            inputs = {"dh": dh, "dfinal_state": dfinal, "a": a, "h": h, "initial_state": initial_state}
-            outputs = {"da": da, "db": db, "dinitial_state": dstate}
-            if steps.backward._run_plain({**inputs, "cu_seqlens": cu_seqlens, **outputs}):
+            operands = {"dh": dh, "dfinal_state": dfinal, "a": a, "h": h, "initial_state": initial_state}
+            operands["cu_seqlens"] = cu_seqlens
+            operands["da"] = da = empty_gradient(dh, a_shape, None) if needs[0] else None
+            operands["db"] = db = empty_gradient(dh, b_shape, None) if needs[1] else None
+            operands["dinitial_state"] = dstate = torch.empty_like(initial_state) if needs[2] else None
+            if steps.backward._run_plain(operands):
                 if not steps.sums:
                     da, db = (x if x is None else x.sum_to_size(y) for x, y in ((da, steps.a_shape), (db, steps.b_shape)))
                 return da, db, dstate, None, None, None
