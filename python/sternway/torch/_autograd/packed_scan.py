@@ -1,4 +1,4 @@
-"""Exclusive scans, and scans of packed sequences, with autograd: forward and gradient are operators of plans."""
+"""Exclusive scans, and scans of packed sequences, with autograd: operators of plans, and a route for ordinary eager calls."""
 
 from __future__ import annotations
 
