@@ -108,6 +108,8 @@ def broadcast(op: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tu
     Raises:
         InvalidProblemError: they differ in an extent that is not 1.
     """
+    if a_shape == b_shape:
+        return a_shape
     pairs = itertools.zip_longest(reversed(a_shape), reversed(b_shape), fillvalue=1)
     extents = [(m if n == 1 else n, m == n or 1 in (m, n)) for m, n in pairs]
     if not all(fits for _, fits in extents):

@@ -25,10 +25,14 @@ import sternway.torch as st
 from sternway._kinds import KINDS
 from sternway._plan import Plan
 
-HOMES = ("scan", "lerp", "dequantize", "fake_quantize", "rope", "embedding", "bag_eager")
+HOMES = (
+    *("scan", "packed_scan", "linear_recurrence_eager", "lerp", "dequantize", "fake_quantize", "rope", "embedding"),
+    "bag_eager",
+)
 MODULES = [importlib.import_module(f"sternway.torch._autograd.{module}") for module in HOMES]
 OURS = list(NAMES)
-TABLES = ("embedding", "embedding_bag")  # whose gradients are contiguous, as torch's are
+CONTIGUOUS = ("embedding", "embedding_bag", "linear_recurrence", "packed_cumsum", "packed_cummax")
+"""Operations whose gradients may be contiguous beside inputs that are not."""
 SAVE = [name for name in SAVING if name in OURS]
 ALL = pytest.mark.parametrize("name", OURS)
 ROUNDED = {"rtol": 1e-4, "atol": 1e-4}  # where forwards differ in their roundings
@@ -99,7 +103,7 @@ def test_layouts(name: str, device: str) -> None:
     turned = tuple(x.detach().mT.contiguous().mT.requires_grad_() if x.dim() > 1 else x for x in inputs)
     for ours, other, x in zip(gradients(function, turned), want, turned, strict=True):
         torch.testing.assert_close(ours, other)
-        assert ours.is_contiguous() if name in TABLES else ours.stride() == x.stride()
+        assert ours.stride() == x.stride() or (name in CONTIGUOUS and ours.is_contiguous())
     y = function(*inputs)
     dy = torch.randn_like(y)
     want = torch.autograd.grad(y, inputs, dy, retain_graph=True)
@@ -403,3 +407,17 @@ def test_where_the_forward_is_chosen(monkeypatch: pytest.MonkeyPatch, way: str) 
     finally:
         scan._steps.cache_clear()
     assert seen == ([("cumsum", False, True), ("cumsum", False, False)] if way == "eager" else [])
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16], ids=str)
+def test_the_final_state_of_a_recurrence_alone(dtype: torch.dtype, device: str) -> None:
+    """It alone finds a plan that runs on a batch of gradients of final states, beside none of h."""
+    b, state = (torch.randn(shape, device=device).to(dtype).requires_grad_() for shape in ((3, 5), (3,)))
+    h, final = st.linear_recurrence(0.5, b, initial_state=state, output_final_state=True)
+    dfinal = torch.randn(2, 3, device=device).to(dtype).to(final.dtype)
+    rows = [torch.autograd.grad(final, (b, state), row, retain_graph=True) for row in dfinal]
+    both = torch.autograd.grad(final, (b, state), dfinal, is_grads_batched=True, retain_graph=True)
+    last = torch.autograd.grad(h[:, -1], (b, state), dfinal[0].to(dtype))
+    for many, one, other, via_h in zip(both, *rows, last, strict=True):
+        assert torch.equal(many, torch.stack((one, other)))
+        torch.testing.assert_close(one, via_h)

@@ -301,6 +301,8 @@ def calls(device: str) -> dict[str, Any]:
     positions = torch.tensor([3, 1, 4, 1, 5, 9], device=device)
     cos, sin = st.rope_tables({"head_dim": 38}, positions[None])
     indices, offsets = (torch.tensor(x, device=device) for x in ([3, 0, 9, 3, 3, 1], [0, 2, 2, 3]))
+    packed: Any = {"cu_seqlens": torch.tensor([0, 2, 5], device=device)}
+    small = leaves_of(F32, device, (3, 5))
     return {
         "lerp": (st.lerp, (a, b, w)),
         "dequantize": (
@@ -328,12 +330,25 @@ def calls(device: str) -> dict[str, Any]:
             lambda weight: st.embedding(indices, weight),
             (leaves_of(F32, device, (10, 7))[0],),
         ),
+        "linear_recurrence": (
+            lambda a, b, state: st.linear_recurrence(a, b, initial_state=state, **packed),
+            tuple(leaves_of(F32, device, (5,), (3, 5), (3, 2))),
+        ),
+        "packed_cumsum": (lambda x: st.cumsum(x, 1, exclusive=True, **packed), small),
+        "packed_cumprod": (lambda x: st.cumprod(x, 1, exclusive=True, **packed), small),
+        "packed_cummax": (lambda x: st.cummax(x, 1, **packed).values, small),
     }
 
 
-LINEAR = ("rope", "apply_rotary_pos_emb", "cumsum", "embedding")  # their gradient depends on no input
-SAVING = ("lerp", "dequantize", "fake_quantize", "embedding_bag", *(kind.name for kind in KINDS.values() if kind.operands))
-NAMES = (*SAVING, *LINEAR)
+READING_NONE = ("rope", "apply_rotary_pos_emb", "cumsum", "embedding", "packed_cumsum", "packed_cummax")
+"""Their backward reads no differentiable input."""
+SAVING = (
+    *("lerp", "dequantize", "fake_quantize", "embedding_bag", "linear_recurrence", "packed_cumprod"),
+    *(kind.name for kind in KINDS.values() if kind.operands),
+)
+NAMES = (*SAVING, *READING_NONE)
+OPERATORS = ("linear_recurrence", "packed_cumsum", "packed_cumprod", "packed_cummax")
+"""Operations that torch has none for, so that traces of torch.jit hold our operators, and cannot be saved."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,7 +78,7 @@ def test_vmap_of_nothing(name: str, device: str) -> None:
     function, inputs = calls(device)[name]
     empty = tuple(t.detach()[None][:0] for t in inputs)
     if refused := refusal(NotImplementedError, lambda: torch.vmap(function)(*empty)):
-        assert name in str(refused), refused
+        assert name.removeprefix("packed_") in str(refused), refused
         return
     assert torch.vmap(function)(*empty).shape == (0, *function(*inputs).shape)
 

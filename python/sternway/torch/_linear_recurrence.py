@@ -11,6 +11,7 @@ from .._sequences import sequences_of
 from ._autograd.calls import flag, integer, require_tensors
 from ._autograd.dispatch import with_public_names
 from ._autograd.linear_recurrence import OPERANDS, alike, run, select_or_raise
+from ._autograd.linear_recurrence_eager import run_eager
 from ._autograd.operators import is_distributed
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.sharding import sharding
@@ -70,6 +71,9 @@ def linear_recurrence(
         >>> h.detach(), a.grad
         (tensor([1.0000, 1.5000, 1.7500]), tensor([0.0000, 1.5000, 1.5000]))
     """
+    done = run_eager(a, b, dim, initial_state, reverse, cu_seqlens, output_final_state)
+    if done is not None:
+        return done
     if is_overridden((a, b, initial_state, cu_seqlens)):
         states = {"initial_state": initial_state, "output_final_state": output_final_state}
         options = {**states, "reverse": reverse, "cu_seqlens": cu_seqlens}

@@ -71,10 +71,14 @@ def _as_torch(scan: Callable[..., Any]) -> Callable[..., Any]:
         x: Any = None, dim: Any = None, *, reverse: Any = False, exclusive: Any = False, cu_seqlens: Any = None, **torchs: Any
     ) -> Any:
         is_packed = exclusive is not False or cu_seqlens is not None
-        if not torchs and not is_packed:
-            done = run_eager(x, name, dim, reverse)
+        if not torchs:
+            if is_packed:
+                done = packed_scan.run_eager(x, name, dim, reverse, exclusive, cu_seqlens)
+            else:
+                done = run_eager(x, name, dim, reverse)
             if done is not None:
                 return done
+        if not torchs and not is_packed:
             if is_overridden((x,)):
                 return handed_on(operation, (x, dim), {"reverse": reverse}, None if reverse else (FORWARDS[name], (x, dim)))
             return scan(x, dim, reverse=reverse)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ..._plan import Plan
+from .calls import resolve
 from .operators import PLAIN
 from .overrides import has_foreign_mode
 
@@ -63,6 +65,12 @@ def needs_no_graph(dy: Tensor) -> bool:
         and not _count_modes()
         and forward_ad._current_level < 0
     )
+
+
+def run_forward(plan: Plan[Any], operands: dict[str, Any]) -> None:
+    """Run the plan of a forward on operands, which are given by name."""
+    if not plan._run_plain(operands):
+        plan.run(**{name: x if x is None or name in plan._outputs else resolve(x.detach()) for name, x in operands.items()})
 
 
 def apply_in_c(function: type[torch.autograd.Function]) -> Callable[..., Any]:

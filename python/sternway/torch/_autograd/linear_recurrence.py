@@ -217,8 +217,29 @@ def _formula(
 GRADIENT = differentiable(_backward, by_formula(_formula))
 
 
+def gradients(
+    dh: Tensor | None, dfinal: Tensor | None, saved: tuple[Any, ...], extents: list[int], dim: int, reverse: bool,
+    needed: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The gradients of a, b and the initial state that are needed, with the operations on dh recorded if they must be.
+
+    Args:
+        saved: a, h, initial_state and cu_seqlens of the forward.
+        extents: of b, by :func:`own_extents`.
+    """
+    a, h, initial_state, cu_seqlens = saved
+    if dh is None and dfinal is None:
+        return None, None, None
+    dh = torch.zeros_like(h) if dh is None else resolve(dh)
+    dfinal = None if dfinal is None else resolve(dfinal)
+    needs = sum(1 << i for i, need in enumerate(needed) if need)
+    inputs = dh, dfinal, a, h, initial_state, cu_seqlens, extents, dim, reverse, needs
+    call = recorded_call(dh, GRADIENT) or _backward
+    return tuple(x if need else None for x, need in zip(call(*inputs), needed, strict=True))
+
+
 class _LinearRecurrence(torch.autograd.Function):
-    """The autograd function of all calls."""
+    """The autograd function of all calls but ordinary eager ones."""
 
     generate_vmap_rule = True
 
@@ -237,17 +258,8 @@ class _LinearRecurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor | None, dfinal: Tensor | None) -> tuple[Any, ...]:
-        a, h, initial_state, cu_seqlens = ctx.saved_tensors
-        if dh is None and dfinal is None:
-            return (None,) * 6
-        dh = torch.zeros_like(h) if dh is None else resolve(dh)
-        dfinal = None if dfinal is None else resolve(dfinal)
         needed = ctx.needs_input_grad[:3]
-        needs = sum(1 << i for i, need in enumerate(needed) if need)
-        inputs = dh, dfinal, a, h, initial_state, cu_seqlens, ctx.extents, ctx.dim, ctx.reverse, needs
-        call = recorded_call(dh, GRADIENT) or _backward
-        grads = call(*inputs)
-        return (*(x if need else None for x, need in zip(grads, needed, strict=True)), None, None, None)
+        return *gradients(dh, dfinal, ctx.saved_tensors, ctx.extents, ctx.dim, ctx.reverse, needed), None, None, None
 
 
 _apply = traceable(_LinearRecurrence)
@@ -294,9 +306,14 @@ def select_or_raise(
         linear_backward_plan(fields, device)
 
 
+def is_wide_number(rank: int, a: torch.dtype, b: torch.dtype) -> bool:
+    """Whether factors of this rank and dtype are a float32 number beside 16 bits, which plans for the CPU take as it is."""
+    return not rank and a == torch.float32 and b in (torch.float16, torch.bfloat16)
+
+
 def alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Factors and terms of one dtype, by torch's promotion. A float32 number beside 16 bits stays as it is."""
-    if a.dtype == b.dtype or (a.dim() == 0 and a.dtype == torch.float32 and b.dtype in (torch.float16, torch.bfloat16)):
+    if a.dtype == b.dtype or is_wide_number(a.dim(), a.dtype, b.dtype):
         return a, b
     dtype = torch.result_type(a, b)
     return a.to(dtype), b.to(dtype)

@@ -1,16 +1,17 @@
-"""Exclusive scans, and scans of packed sequences, with autograd: forward and gradient are operators of plans."""
+"""Exclusive scans, and scans of packed sequences, with autograd: operators of plans, and a route for ordinary eager calls."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..._arrays import device_name
 from ..._kinds import EXTREMA
-from ..._scan import scan_plan
-from ..._scan_forward import forward_scan_plan
+from ..._scan import ScanBackwardPlan, scan_plan
+from ..._scan_forward import ScanPlan, forward_scan_plan
 from ..._sequences import sequences_of
 from .calls import given, resolve
 from .constants import constant
@@ -24,9 +25,11 @@ from .dispatch import (
     runs_plan_directly,
     selection_error,
 )
+from .eager import apply_in_c, is_eager, is_plain, needs_no_graph, run_forward
 from .linear_recurrence import run as recurrence
 from .linear_recurrence import shifted
 from .operators import apply, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
+from .scan import NAMED, autocast_input
 from .scan_gradient import NEEDS_X, OWN_GRADIENTS, Weighted
 from .sharding import sharding
 
@@ -63,7 +66,9 @@ def _(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, reverse: bool, 
     return _empty(x, kind)
 
 
-_forward.register_vmap(vmap_by_loop("scan", _forward))
+@_forward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return vmap_by_loop(inputs[3], _forward)(info, in_dims, *inputs)
 
 
 @torch.library.custom_op("sternway::packed_scan_backward", mutates_args=())
@@ -86,7 +91,9 @@ def _(
     return torch.empty_like(dy if x is None else x, dtype=dy.dtype)
 
 
-_backward.register_vmap(vmap_by_loop("scan", _backward))
+@_backward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return vmap_by_loop(inputs[5], _backward)(info, in_dims, *inputs)
 
 
 def _formula(
@@ -130,8 +137,101 @@ def _last_positions(x: Tensor, cu_seqlens: Tensor | None, dim: int, reverse: boo
 GRADIENT = differentiable(_backward, by_formula(_formula))
 
 
+def _save(ctx: Any, x: Tensor, cu_seqlens: Tensor | None, kind: str, indices: Tensor | None) -> None:
+    """Save in ctx what the gradient needs."""
+    is_extremum = kind in EXTREMA
+    ctx.save_for_backward(x if kind in NEEDS_X and not is_extremum else None, indices if is_extremum else None, cu_seqlens)
+    if indices is not None:
+        ctx.mark_non_differentiable(indices)
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(dy: Tensor, saved: tuple[Tensor | None, ...], options: _Options) -> Tensor:
+    """dx, with the operations on dy recorded if they must be."""
+    dy = resolve(dy)
+    call = recorded_call(dy, GRADIENT) or _backward
+    return call(dy, *saved, *options)  # type: ignore[no-any-return]
+
+
+class Steps(NamedTuple):
+    """How ordinary eager calls of tensors of one shape are done, chosen before the forward runs."""
+
+    options: _Options
+    forward: ScanPlan
+    backward: ScanBackwardPlan
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(
+    shape: torch.Size, bounds: torch.Size | None, options: _Options, dtype: torch.dtype, device: torch.device
+) -> Steps | None:
+    """The steps of a scan, from a cache; None: it takes the general way. bounds: the shape of cu_seqlens, or None.
+
+    Raises:
+        Error: there is no plan.
+    """
+    dim, kind, reverse, exclusive = options
+    if bounds is not None and (len(bounds) != 1 or not bounds[0]):
+        return None
+    sequences = None if bounds is None else bounds[0] - 1
+    problem = kind, tuple(shape), dtype, dim, reverse, "last", device_name(device), False, sequences, exclusive
+    return Steps(options, forward_scan_plan(*problem), scan_plan(*problem))
+
+
+def run_eager(x: Any, kind: str, dim: Any, reverse: Any, exclusive: Any, cu_seqlens: Any) -> Any:
+    """Do a scan as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    if not (type(dim) is int and type(reverse) is type(exclusive) is bool and is_eager(x)):
+        return None
+    if not (cu_seqlens is None or is_plain(cu_seqlens)):
+        return None
+    x = autocast_input(x, kind)
+    try:
+        bounds = None if cu_seqlens is None else cu_seqlens.shape
+        steps = _steps(x.shape, bounds, (dim, kind, reverse, exclusive), x.dtype, x.device)
+    except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
+        return None
+    if steps is None:
+        return None
+    y = _apply_eager(x, cu_seqlens, steps) if x.requires_grad else _by_plan(x, cu_seqlens, steps)
+    return NAMED[kind](y) if kind in EXTREMA else y
+
+
+def _by_plan(x: Tensor, cu_seqlens: Tensor | None, steps: Steps) -> Any:
+    """y; for cummax and cummin with its indices."""
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    indices = torch.empty_like(y, dtype=torch.int64) if steps.options[1] in EXTREMA else None
+    run_forward(steps.forward, {"x": x, "cu_seqlens": cu_seqlens, "y": y, "indices": indices})
+    return y if indices is None else (y, indices)
+
+
+class _PackedScanEager(torch.autograd.Function):
+    """The autograd function of ordinary eager calls."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cu_seqlens: Tensor | None, steps: Steps) -> Any:
+        y = _by_plan(x, cu_seqlens, steps)
+        _save(ctx, x, cu_seqlens, steps.options[1], y[1] if type(y) is tuple else None)
+        ctx.steps = steps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
+        if dy is None:
+            return None, None, None
+        steps, saved = ctx.steps, ctx.saved_tensors
+        if needs_no_graph(dy):
+            x, indices, cu_seqlens = saved
+            dx = torch.empty_like(dy if x is None else x)
+            if steps.backward._run_plain({"dy": dy, "x": x, "indices": indices, "cu_seqlens": cu_seqlens, "dx": dx}):
+                return dx, None, None
+        return _gradient(dy, saved, steps.options), None, None
+
+
+_apply_eager = apply_in_c(_PackedScanEager)
+
+
 class _PackedScan(torch.autograd.Function):
-    """The autograd function of all calls."""
+    """The autograd function of all other calls."""
 
     generate_vmap_rule = True
 
@@ -144,20 +244,11 @@ class _PackedScan(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         x, cu_seqlens, *ctx.options = inputs
-        kind = ctx.options[1]
-        ctx.save_for_backward(
-            x if kind in NEEDS_X and kind not in EXTREMA else None, output[1] if kind in EXTREMA else None, cu_seqlens
-        )
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
+        _save(ctx, x, cu_seqlens, ctx.options[1], output[1])
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
-        if dy is None:
-            return (None,) * 6
-        dy = resolve(dy)
-        call = recorded_call(dy, GRADIENT) or _backward
-        return call(dy, *ctx.saved_tensors, *ctx.options), None, None, None, None, None
+        return None if dy is None else _gradient(dy, ctx.saved_tensors, ctx.options), None, None, None, None, None
 
 
 _apply = traceable(_PackedScan)

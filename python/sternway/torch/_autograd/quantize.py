@@ -11,7 +11,8 @@ from torch import Tensor
 from ..._arrays import dtype_name
 from ..._plan import Plan
 from ...errors import make
-from .calls import FLOATS, require_tensors, resolve
+from . import eager
+from .calls import FLOATS, require_tensors
 from .dispatch import require_strided, runs_plan_directly
 from .operators import MAX_RANK, batch_first, vmap_by_loop
 
@@ -60,10 +61,8 @@ def fits(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts 
 
 def run_forward(plan: Plan[Any], operands: dict[str, Any]) -> Tensor:
     """Run the plan of a forward on operands, which are given by name, and return its output y."""
-    y: Tensor = operands["y"]
-    if not plan._run_plain(operands):
-        plan.run(**{name: t if t is None or t is y else resolve(t.detach()) for name, t in operands.items()})
-    return y
+    eager.run_forward(plan, operands)
+    return operands["y"]  # type: ignore[no-any-return]
 
 
 def per_token_gradients(scale: Tensor | None, zero_point: Tensor | None) -> dict[str, Tensor | None]:

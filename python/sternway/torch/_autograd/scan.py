@@ -40,7 +40,7 @@ from ...errors import Error
 from .calls import FLOATS, empty_gradient, resolve, strides_like
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
-from .eager import apply_in_c, is_eager, needs_no_graph
+from .eager import apply_in_c, is_eager, needs_no_graph, run_forward
 from .operators import is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 from .scan_gradient import FORWARDS, GRADIENT, NEEDS_X, run_backward, torch_forward
 from .sharding import sharding
@@ -83,12 +83,9 @@ class Steps(NamedTuple):
 
 def _by_plan(plan: ScanPlan, has_indices: bool, x: Tensor, _dim: int) -> Any:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)  # as torch lays it out
-    outputs = {"y": y}
-    if has_indices:
-        outputs["indices"] = torch.empty_like(y, dtype=torch.int64)
-    if not plan._run_plain({"x": x, **outputs}):
-        plan.run(x=resolve(x.detach()), **outputs)
-    return tuple(outputs.values()) if has_indices else y
+    indices = torch.empty_like(y, dtype=torch.int64) if has_indices else None
+    run_forward(plan, {"x": x, "y": y, "indices": indices})
+    return (y, indices) if has_indices else y
 
 
 def _forward_of(
@@ -158,10 +155,10 @@ def run_eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, use_our_forw
     if steps is None:
         return None
     y = _apply(x, steps) if x.requires_grad else steps.forward(x, dim)
-    return _NAMED[kind](y) if kind in EXTREMA else y
+    return NAMED[kind](y) if kind in EXTREMA else y
 
 
-_NAMED = {kind: getattr(torch.return_types, kind) for kind in EXTREMA}
+NAMED = {kind: getattr(torch.return_types, kind) for kind in EXTREMA}
 
 
 def _save(ctx: Any, x: Tensor, options: ScanOptions, plan: ScanBackwardPlan | None, y: Any) -> None:
@@ -287,4 +284,4 @@ def run_general(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
         y = y if kind in EXTREMA else y[0]
     else:
         y = _scan(x, dim, kind, reverse)
-    return _NAMED[kind](y) if kind in EXTREMA else y
+    return NAMED[kind](y) if kind in EXTREMA else y
