@@ -15,10 +15,11 @@ from ..errors import make
 from ._autograd import packed_scan
 from ._autograd.calls import FLOATS, flag, require_tensors
 from ._autograd.dispatch import with_public_names
-from ._autograd.operators import is_jit_tracing
+from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.scan import autocast_input, dim_of, run_eager, run_general, select_or_raise
 from ._autograd.scan_gradient import FORWARDS, torch_forward
+from ._autograd.sharding import sharding
 from ._signatures import Pair, Scan, ScanWithDType
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
@@ -54,6 +55,10 @@ def _packed(x: Tensor, kind: str, dim: int, reverse: bool, exclusive: bool, cu_s
     sequences_of(op, cu_seqlens)
     problem = autocast_input(x, kind), cu_seqlens, where, kind, reverse, exclusive
     with_public_names(op, {"shape": "x", "dtype": "x", "num_sequences": "cu_seqlens"}, packed_scan.select_or_raise, *problem)
+    if is_distributed(x):
+        found = sharding().scan(x, kind, where, reverse, exclusive, cu_seqlens)
+        if found is not None:
+            return found
     y = packed_scan.run(*problem)
     return getattr(torch.return_types, kind)(y) if kind in EXTREMA else y[0]
 

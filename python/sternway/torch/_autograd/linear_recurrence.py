@@ -24,6 +24,7 @@ from .dispatch import (
     selection_error,
 )
 from .operators import by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
+from .sequences import first_positions
 
 _NAME = "linear_recurrence"
 
@@ -169,8 +170,7 @@ def _parts_of_packed(
     n, to_next, cu = dh.shape[dim], 1 if reverse else -1, cu.long()
     there = cu[1:] > cu[:-1]
     first, last = (torch.where(there, x, n) for x in ((cu[1:] - 1, cu[:-1]) if reverse else (cu[:-1], cu[1:] - 1)))
-    starts = torch.zeros(n + 1, dtype=torch.bool, device=dh.device).index_fill(0, first, True)[:n]
-    starts = starts.view([-1 if d == dim else 1 for d in range(dh.dim())])
+    starts = first_positions(dh, cu, dim, reverse)
 
     def at(positions: Tensor, states: Tensor) -> Tensor:
         """States of sequences at positions, and 0 elsewhere."""

@@ -31,6 +31,7 @@ from .linear_recurrence import shifted
 from .operators import apply, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
 from .scan import NAMED, autocast_input
 from .scan_gradient import NEEDS_X, OWN_GRADIENTS, Weighted
+from .sequences import first_positions
 from .sharding import sharding
 
 _Options = tuple[int, str, bool, bool]
@@ -115,23 +116,11 @@ def _formula(
     to_next, dtype = 1 if reverse else -1, dy.dtype
     dy, x = dy.double(), x.double()  # L and R may leave the range of dx
     if exclusive:  # y[i] is the product before i, so that dy[k+1] takes the place of dy[k]
-        lasts = _last_positions(x, cu_seqlens, dim, reverse)
+        lasts = first_positions(x, cu_seqlens, dim, not reverse)
         dy = shifted(dy, dim, to_next, torch.zeros_like(dy.narrow(dim, 0, 1))).masked_fill(lasts, 0)
     left = run(x, cu_seqlens, dim, kind, reverse, True)[0]
     following = shifted(x, dim, to_next, torch.ones_like(x.narrow(dim, 0, 1)))
     return (left * recurrence(following, dy, None, cu_seqlens, dim, not reverse)[0]).to(dtype)
-
-
-def _last_positions(x: Tensor, cu_seqlens: Tensor | None, dim: int, reverse: bool) -> Tensor:
-    """Whether each position along dim is the last of its sequence in scan order, of a shape that broadcasts with x."""
-    n = x.shape[dim]
-    if cu_seqlens is None:
-        lasts = torch.arange(n, device=x.device) == (0 if reverse else n - 1)
-    else:
-        bounds = cu_seqlens.long()
-        ends = torch.where(bounds[1:] > bounds[:-1], bounds[:-1] if reverse else bounds[1:] - 1, n)  # n: an empty sequence
-        lasts = torch.zeros(n + 1, dtype=torch.bool, device=x.device).index_fill(0, ends, True)[:n]
-    return lasts.view([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
 
 
 GRADIENT = differentiable(_backward, by_formula(_formula))

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .._autograd.sequences import first_positions
 from ._exchange import all_gather
 
 
@@ -42,18 +43,10 @@ class Cut(NamedTuple):
         rank, ranks = self.rank, range(len(self.lengths))
         return [r for r in (reversed(ranks[rank + 1 :]) if self.reverse else ranks[:rank]) if self.lengths[r]]
 
-    def first_positions(self, cu_seqlens: Tensor | None, like: Tensor) -> Tensor:
-        """Whether each position of this part is the first of a sequence in scan order. The shape broadcasts with ``like``.
-
-        cu_seqlens: the bounds of sequences in the whole; None: the whole is one sequence.
-        """
-        n, start = self.lengths[self.rank], self.edges[self.rank] + self.reverse
-        if cu_seqlens is None:
-            cu_seqlens = _on_device((0, self.edges[-1]), like.device)
-        at = cu_seqlens.long() - start
-        firsts = torch.zeros(n + 1, dtype=torch.bool, device=like.device)
-        firsts = firsts.index_fill_(0, torch.where((at >= 0) & (at < n), at, n), True)[:n]
-        return firsts.view([-1 if d == self.dim else 1 for d in range(like.dim())])
+    def first_positions(self, x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+        """Whether each position of the part x is the first of its sequence in scan order. The shape broadcasts with x."""
+        start, extent = self.edges[self.rank], self.edges[-1]
+        return first_positions(x, cu_seqlens, self.dim, self.reverse, start, extent)
 
     def without_finished(self, states: Tensor, cu_seqlens: Tensor | None, nothing: Tensor) -> Tensor:
         """The states of all ranks, [ranks, ...], without those of sequences that end before they reach this part.

@@ -115,7 +115,7 @@ def recurrence(a: Tensor, b: Tensor, part: Cut, cu_seqlens: Tensor | None = None
     own: the map of this part (:func:`summarized`), if it is known already. Packed sequences are kept apart by factors of 0.
     """
     if cu_seqlens is not None:
-        a = a.masked_fill(part.first_positions(cu_seqlens, a), 0)
+        a = a.masked_fill(part.first_positions(a, cu_seqlens), 0)
     return _Recurrence.apply(a, b, own[0] if own else summarized(a, b, part), part)  # type: ignore[no-any-return]
 
 

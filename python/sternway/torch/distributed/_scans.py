@@ -84,13 +84,13 @@ def scan_cut(x: Tensor, kind: ScanKind, cut: Cut, exclusive: bool, cu_seqlens: T
     An exclusive scan is an inclusive one whose results move by a position. Nothing depends on the last x of a sequence then.
     """
     if exclusive:
-        x = x.masked_fill(cut.opposite.first_positions(cu_seqlens, x), 1)
+        x = x.masked_fill(cut.opposite.first_positions(x, cu_seqlens), 1)
     part = part_of(x, kind, cut, cu_seqlens)
     y = scan_part(x, own[0] if own else summary(x, part), part)
     if not exclusive:
         return y
     empty = {"cumsum": 0.0, "cumprod": 1.0, "logcumsumexp": -math.inf}[kind]
-    return Shifted.apply(y, cut).masked_fill(cut.first_positions(cu_seqlens, y), empty)
+    return Shifted.apply(y, cut).masked_fill(cut.first_positions(y, cu_seqlens), empty)
 
 
 def agreed(op: str, group: Any, find: Callable[[], Call]) -> list[Call]:
