@@ -66,7 +66,7 @@ constexpr i64 kExclusive = 16384;
 constexpr i64 kHasHeads = 32768;  // packed kinds: of the carries, rows may be one sequence
 // rows: of the scanned operand, the element at the next position is read
 constexpr i64 kReadsNext = 65536;
-constexpr int kHeadPositions = 32768;  // positions of a CTA of scan_heads
+constexpr int kMaxHeadPositions = 32768;  // positions of a CTA of scan_heads
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
 struct Strided {
@@ -133,8 +133,8 @@ struct LinearArgs : ScanArgs {
 // n - k.
 struct HeadsArgs {
     Bounds bounds;
-    // isChunk: the first position is a head only if it is a bound
-    i64 n, origin, is_reversed, is_chunk;
+    i64 n, positions;  // positions: of a CTA, a multiple of 32
+    i64 is_reversed, is_chunk;  // isChunk: the first position is a head only if it is a bound
     unsigned* heads;
 };
 

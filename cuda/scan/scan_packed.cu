@@ -2,16 +2,17 @@
 #include "scan/export.cuh"
 #include "scan/kinds/packed.cuh"
 
-// CTAs that an SM has registers for, at least: those of a kind with a prefix would spill many.
+// CTAs that an SM has registers for, at least, where a CTA keeps a row or a panel. States of
+// products would be spilled with more.
 template <typename K>
 constexpr int packed_ctas_per_sm(int ctas)
 {
-    return K::NEEDS_PREFIX ? 1 : ctas;
+    return K::NEEDS_PREFIX && K::LONG_COMBINE ? 1 : ctas;
 }
 
 #define EXPORT_PACKED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
-        packed_ctas_per_sm<Kind<A>>(kTiledCTAsPerSM), ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
+        kTiledCTAsPerSM, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
         packed_ctas_per_sm<Kind<A>>(Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4]), \
         ScanArgs, row_resident<Packed<Kind<A>>, T>(args)) \

@@ -25,19 +25,20 @@ __device__ inline i64 count_less(const Bounds& bounds, i64 least)
     return begin;
 }
 
-// Writes the heads of kHeadPositions positions, also that of the position behind the row. The first
+// Writes the heads of args.positions positions, also that of the position behind the row. The first
 // position of a row is a head whatever the bounds are, unless the row is a chunk.
 __device__ inline void store_heads(const HeadsArgs& args)
 {
     // A byte for each position: many bounds would wait for each other to set bits of one word.
-    __shared__ uint4 bytes[kHeadPositions / 16];
+    __shared__ uint4 bytes[kMaxHeadPositions / 16];
     unsigned char* is_head = reinterpret_cast<unsigned char*>(bytes);
-    const i64 first = static_cast<i64>(blockIdx.x) * kHeadPositions;
+    const int positions = static_cast<int>(args.positions);
+    const i64 first = static_cast<i64>(blockIdx.x) * positions;
     const bool begins_row = first == 0 && !args.is_chunk;
-    for (int i = threadIdx.x; i < kHeadPositions / 16; i += kBlockThreads)
+    for (int i = threadIdx.x; i < positions / 16; i += kBlockThreads)
         bytes[i] = uint4{i == 0 && begins_row, 0, 0, 0};
     // The least and the largest bound of these positions.
-    const i64 low = args.is_reversed ? args.n - first - (kHeadPositions - 1) : first, high = low + kHeadPositions - 1;
+    const i64 low = args.is_reversed ? args.n - first - (positions - 1) : first, high = low + positions - 1;
     const i64 begin = count_less(args.bounds, low);
     __syncthreads();
     constexpr int IN_FLIGHT = 8;  // loads
@@ -51,7 +52,7 @@ __device__ inline void store_heads(const HeadsArgs& args)
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; ++j) {
             const i64 position = (args.is_reversed ? args.n - some[j] : some[j]) - first;
-            if (position >= 0 && position < min(args.n + 1 - first, i64(kHeadPositions)))
+            if (position >= 0 && position < min(args.n + 1 - first, i64(positions)))
                 is_head[position] = 1;
         }
         if (some[IN_FLIGHT - 1] > high) break;
@@ -61,7 +62,7 @@ __device__ inline void store_heads(const HeadsArgs& args)
     const auto bits = [](unsigned four) { return (four | four >> 7 | four >> 14 | four >> 21) & 15; };
     const auto packed = [&](const uint4& x) { return bits(x.x) | bits(x.y) << 4 | bits(x.z) << 8 | bits(x.w) << 12; };
     // heads_at reads two words: one more than there are positions.
-    for (int w = threadIdx.x; w < kHeadPositions / 32; w += kBlockThreads)
+    for (int w = threadIdx.x; w < positions / 32; w += kBlockThreads)
         if (first / 32 + w <= args.n / 32 + 1)
             args.heads[first / 32 + w] = packed(bytes[2 * w]) | packed(bytes[2 * w + 1]) << 16;
 }

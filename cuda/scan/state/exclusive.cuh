@@ -12,25 +12,21 @@ __device__ bool reads_next(const ScanArgs& args)
     return K::HAS_EXCLUSIVE && args.flags & kReadsNext;
 }
 
-// Removes the first element of a vector and appends one.
+// Removes the first element of a vector, appends one, and returns the first.
 template <typename T, int N>
-__device__ void append_to(Words<T, N>& word, Words<T, 1> last)
+__device__ T append_to(Words<T, N>& word, T last)
 {
+    const T first = word.get(0);
     if constexpr (sizeof(T) == 2) {
+        Words<T, 1> bits;
+        bits.set(0, last);
 #pragma unroll
         for (int i = 0; i < N / 2; ++i)
-            word.word[i] = __funnelshift_r(word.word[i], i + 1 < N / 2 ? word.word[i + 1] : last.word[0], 16);
+            word.word[i] = __funnelshift_r(word.word[i], i + 1 < N / 2 ? word.word[i + 1] : bits.word[0], 16);
     } else {
 #pragma unroll
-        for (int i = 0; i < N; ++i) word.set(i, i + 1 < N ? word.get(i + 1) : last.get(0));
+        for (int i = 0; i < N; ++i) word.set(i, i + 1 < N ? word.get(i + 1) : last);
     }
-}
-
-template <typename T, int N>
-__device__ Words<T, 1> first_of(const Words<T, N>& word)
-{
-    Words<T, 1> first;
-    first.set(0, word.get(0));
     return first;
 }
 
@@ -39,14 +35,10 @@ __device__ Words<T, 1> first_of(const Words<T, N>& word)
 template <typename T, int N, int U>
 __device__ void take_next(Words<T, N> (&word)[U], T after_warp)
 {
-    Words<T, 1> next = shuffle_down(first_of(word[0]), 1);
-    if (threadIdx.x % 32 == 31) next.set(0, after_warp);
+    T next = __shfl_down_sync(0xffffffff, word[0].get(0), 1);
+    if (threadIdx.x % 32 == 31) next = after_warp;
 #pragma unroll
-    for (int u = U - 1; u >= 0; --u) {
-        const Words<T, 1> first = first_of(word[u]);
-        append_to(word[u], next);
-        next = first;
-    }
+    for (int u = U - 1; u >= 0; --u) next = append_to(word[u], next);
 }
 
 // Replaces the elements of a thread from index `from` on.

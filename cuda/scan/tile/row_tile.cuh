@@ -386,8 +386,8 @@ struct RowTile {
         Suffix suffix[U];
         ThreadScan thread;
         thread.begin(args);
-        if (reads_next<K>(args))  // element by element, which memory still outweighs
-            fetch_next(ys, span, offsets.inputs[kScanned]);
+        if (reads_next<K>(args))
+            fetch_next(ys, span, y, offsets.inputs[kScanned]);
         else if (y.repeats())
             y.repeat(ys, K::template pad_y<T>(args));
         else
@@ -418,13 +418,24 @@ struct RowTile {
         }
     }
 
-    // Fetches the element after each one.
-    __device__ void fetch_next(Vector (&ys)[U], const Span& span, i64 offset) const
+    // Fetches, in striped order, the element after each one: of 16 bits in vectors. Others would be
+    // spilled then, and memory takes longer than single accesses to them.
+    template <typename Y>
+    __device__ void fetch_next(Vector (&ys)[U], const Span& span, const Y& y, i64 offset) const
     {
-        const Strided& operand = args.inputs[kScanned];
-        Span next = span;
-        next.hi = static_cast<int>(min(static_cast<i64>(span.hi), args.n - 1 - span.first));
-        WarpTransposeIO<T, U>(args, operand, next, offset + operand.step).fetch(ys, K::template pad_y<T>(args));
+        const T pad = K::template pad_y<T>(args);
+        if (y.repeats() || sizeof(T) > 2) {
+            Span next = span;
+            next.hi = static_cast<int>(min(static_cast<i64>(span.hi), args.n - 1 - span.first));
+            const Strided& operand = args.inputs[kScanned];
+            return WarpTransposeIO<T, U>(args, operand, next, offset + operand.step).fetch(ys, pad);
+        }
+        y.fetch(ys, pad);
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int next = (u * 32 + y.lane()) * V + V;
+            append_to(ys[u], span.first + next < args.n && next <= span.hi ? *y.element(next) : pad);
+        }
     }
 
     __device__ void store_indices(const ThreadScan& thread, const Span& span, i64 offset) const

@@ -41,7 +41,8 @@ const (
 
 // Launches that prepare and finish a scan.
 const (
-	HeadPositions = 32 << 10 // positions of a CTA of scan_heads
+	MaxHeadPositions = 32 << 10 // positions of a CTA of scan_heads
+	headPositionStep = 1 << 10  // they are a multiple of this
 )
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
@@ -107,9 +108,10 @@ type Bounds struct {
 // HeadsArgs is the argument of scan_heads. Bound k is position k of the kernel order or, reversed,
 // n - k.
 type HeadsArgs struct {
-	bounds                         Bounds
-	n, origin, isReversed, isChunk int64          // isChunk: the first position is a head only if it is a bound
-	heads                          launch.Address `cuda:"unsigned*"`
+	bounds              Bounds
+	n, positions        int64          // positions: of a CTA, a multiple of 32
+	isReversed, isChunk int64          // isChunk: the first position is a head only if it is a bound
+	heads               launch.Address `cuda:"unsigned*"`
 }
 
 // FillArgs is the argument of scan_fill: ScanArgs with n, dims, extent and the output alone, in the

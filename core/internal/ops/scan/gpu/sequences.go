@@ -40,7 +40,10 @@ func (r *run) storeHeads() error {
 	r.setBounds(&args.bounds)
 	r.queue.SetAddress(&args.heads, launch.WorkspaceOperand, r.workspace)
 	args.n, args.isReversed, args.isChunk = n, flagIf(r.IsReversed, 1), flagIf(r.problem.Carries, 1)
-	return r.queue.Submit(len(r.queue.Kernels)-2, num.CeilDiv(n+1, HeadPositions), launch.BlockThreads)
+	all := headBytes(&r.Plain) * 8
+	each := num.CeilDiv(all, fillCTAsPerSM*r.problem.Device.NumSMs)
+	args.positions = num.Clamp(num.CeilDiv(each, headPositionStep)*headPositionStep, headPositionStep, MaxHeadPositions)
+	return r.queue.Submit(len(r.queue.Kernels)-2, num.CeilDiv(all, args.positions), launch.BlockThreads)
 }
 
 // finish stores what no scan computes: the first results of an exclusive scan, or the last ones of
