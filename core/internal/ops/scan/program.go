@@ -206,10 +206,10 @@ func lastSymbols(image, first string, element tensor.DType) []launch.Symbol {
 // Host computes the outputs on the CPU.
 func (s *Program) Host(args []tensor.Tensor) {
 	if s.family == ForwardFamily {
-		s.host.RunForward(args, boundsOf(&args[operand.ForwardSeqlens]))
+		s.host.RunForward(args, host.BoundsOf(&args[operand.ForwardSeqlens]))
 		return
 	}
-	s.host.RunBackward(args, boundsOf(&args[operand.Seqlens]))
+	s.host.RunBackward(args, host.BoundsOf(&args[operand.Seqlens]))
 }
 
 // Device launches the kernels that compute the outputs.

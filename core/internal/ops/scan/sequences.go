@@ -2,11 +2,10 @@ package scan
 
 import (
 	"fmt"
-	"slices"
 
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -57,38 +56,11 @@ func (s *sequences) checkBounds(seqlens *tensor.Tensor) *errs.Error {
 	if !seqlens.Given() {
 		return nil
 	}
-	bounds, before := boundsOf(seqlens), int64(0)
-	wanted := fmt.Sprintf("bounds that rise from 0 to %d, the extent along dim", s.length)
-	for k, bound := range bounds {
-		if bound < before || bound > s.length || k == 0 && bound != 0 {
-			return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bound, k), "")
-		}
-		before = bound
-	}
-	if last := len(bounds) - 1; before != s.length {
-		return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", before, last), "")
-	}
-	return nil
-}
-
-// boundsOf are the numbers of cu_seqlens, in host memory; nil if it is left out.
-func boundsOf(seqlens *tensor.Tensor) []int64 {
-	if !seqlens.Given() {
+	bounds := host.BoundsOf(seqlens)
+	k := bounds.FirstWrong(s.length)
+	if k < 0 {
 		return nil
 	}
-	bounds, stride := make([]int64, seqlens.Shape[0]), seqlens.Strides[0]
-	switch {
-	case len(bounds) == 0:
-	case seqlens.DType == tensor.Int64 && stride == 1:
-		bounds = slices.Clone(cpu.Elements[int64](seqlens, 0, int64(len(bounds)), 1))
-	default:
-		for k := range bounds {
-			if seqlens.DType == tensor.Int32 {
-				bounds[k] = int64(cpu.Elements[int32](seqlens, int64(k)*stride, 1, 1)[0])
-			} else {
-				bounds[k] = cpu.Elements[int64](seqlens, int64(k)*stride, 1, 1)[0]
-			}
-		}
-	}
-	return bounds
+	wanted := fmt.Sprintf("bounds that rise from 0 to %d, the extent along dim", s.length)
+	return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bounds.At(k), k), "")
 }

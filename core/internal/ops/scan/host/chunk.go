@@ -100,7 +100,7 @@ func (h *backwardRun) scanChunk(prefixes []state, maps []suffixMap, wantsMaps bo
 	aggregates, before := make([]state, h.lanes), prefixes
 	if h.lanes == h.rows {
 		if wantsMaps && form.usesAggregates {
-			h.upsweep(aggregates, nil)
+			h.upsweep(aggregates, aggregates, nil)
 		}
 		carryIn := make([]state, h.rows)
 		for row := range carryIn {
