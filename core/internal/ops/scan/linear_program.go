@@ -145,8 +145,8 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 
 // bounds are the bounds of the sequences, from 0 to the length of a row.
 func (l *linearProgram) bounds(seqlens *tensor.Tensor) []int64 {
-	if bounds := boundsOf(seqlens); bounds != nil {
-		return bounds
+	if bounds := host.BoundsOf(seqlens); bounds != nil {
+		return bounds.All()
 	}
 	return []int64{0, l.packed.length}
 }

@@ -37,9 +37,6 @@ func compiler(s *host.Scan) func(p *ops.Problem, numSMs int, cuda bool, preferen
 }
 
 func compileCPU(p *ops.Problem, s *host.Scan, preference ops.Preference) (ops.Program, error) {
-	if s.Carries && s.IsPacked {
-		return nil, errs.New(errs.Unsupported, s.Op, "num_sequences", "left out with carries on the CPU", "a number", "")
-	}
 	kernel := s.Kernel(p.Family == ForwardFamily)
 	if asked := preference.Kernel; asked != "" && asked != kernel {
 		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", fmt.Sprintf("%q for this problem", kernel), fmt.Sprintf("%q", asked), "")
@@ -201,10 +198,10 @@ func lastSymbols(image, first string, element tensor.DType) []launch.Symbol {
 // Host computes the outputs on the CPU.
 func (s *Program) Host(args []tensor.Tensor) {
 	if s.family == ForwardFamily {
-		s.host.RunForward(args, boundsOf(&args[operand.ForwardSeqlens]))
+		s.host.RunForward(args, host.BoundsOf(&args[operand.ForwardSeqlens]))
 		return
 	}
-	s.host.RunBackward(args, boundsOf(&args[operand.Seqlens]))
+	s.host.RunBackward(args, host.BoundsOf(&args[operand.Seqlens]))
 }
 
 // Device launches the kernels that compute the outputs.

@@ -2,11 +2,10 @@ package scan
 
 import (
 	"fmt"
-	"slices"
 
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -58,48 +57,14 @@ func (s *sequences) checkBounds(seqlens *tensor.Tensor) *errs.Error {
 	if !seqlens.Given() {
 		return nil
 	}
-	bounds := boundsOf(seqlens)
+	bounds := host.BoundsOf(seqlens)
+	k := bounds.FirstWrong(s.length, s.isCut)
+	if k < 0 {
+		return nil
+	}
 	wanted := fmt.Sprintf("bounds that rise from 0 to %d, the extent along dim", s.length)
 	if s.isCut {
 		wanted = fmt.Sprintf("bounds that rise from at most 0 to at least %d, the extent along dim", s.length)
 	}
-	wrong, last := -1, len(bounds)-1
-	switch {
-	case bounds[0] > 0 || bounds[0] < 0 && !s.isCut:
-		wrong = 0
-	case bounds[last] < s.length:
-		wrong = last
-	}
-	for k := 1; k <= last && wrong != 0; k++ {
-		if bounds[k] < bounds[k-1] || bounds[k] > s.length && !s.isCut {
-			wrong = k
-			break
-		}
-	}
-	if wrong < 0 {
-		return nil
-	}
-	return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bounds[wrong], wrong), "")
-}
-
-// boundsOf are the numbers of cu_seqlens, in host memory; nil if it is left out.
-func boundsOf(seqlens *tensor.Tensor) []int64 {
-	if !seqlens.Given() {
-		return nil
-	}
-	bounds, stride := make([]int64, seqlens.Shape[0]), seqlens.Strides[0]
-	switch {
-	case len(bounds) == 0:
-	case seqlens.DType == tensor.Int64 && stride == 1:
-		bounds = slices.Clone(cpu.Elements[int64](seqlens, 0, int64(len(bounds)), 1))
-	default:
-		for k := range bounds {
-			if seqlens.DType == tensor.Int32 {
-				bounds[k] = int64(cpu.Elements[int32](seqlens, int64(k)*stride, 1, 1)[0])
-			} else {
-				bounds[k] = cpu.Elements[int64](seqlens, int64(k)*stride, 1, 1)[0]
-			}
-		}
-	}
-	return bounds
+	return errs.New(errs.InvalidProblem, s.op, "cu_seqlens", wanted, fmt.Sprintf("%d at position %d", bounds.At(k), k), "")
 }

@@ -27,19 +27,19 @@ type backwardRun struct {
 
 // RunBackward computes dx, with the sequences of RunForward. Indices are positions of the
 // whole row, so that a gradient by indices needs no bounds.
-func (s *Scan) RunBackward(args []tensor.Tensor, bounds []int64) {
+func (s *Scan) RunBackward(args []tensor.Tensor, bounds *Bounds) {
 	args = without(args, operand.Seqlens)
 	switch isByIndex := args[operand.Indices].Given(); {
 	case isByIndex:
 		s.backward(args)
 	case s.Carries:
-		s.runBackwardChunk(args)
+		s.runBackwardChunk(args, bounds)
 	default:
-		s.forEachLength(args, bounds, operand.Dx, operand.Dy, 0, (*Scan).backward)
+		s.forSequences(args, bounds, operand.Dx, operand.Dy, 0, (*Scan).backward)
 	}
 }
 
-// backward computes dx of rows, or of sequences of one length.
+// backward computes dx of rows, or of their sequences.
 func (s *Scan) backward(args []tensor.Tensor) {
 	h := s.start(args)
 	switch {
@@ -72,10 +72,18 @@ func (s *Scan) start(args []tensor.Tensor) *backwardRun {
 // and the prefixes before them.
 func (h *backwardRun) scan(prefixes []state, suffixes []float64) (aggregates, before []state) {
 	aggregates, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	h.upsweep(aggregates, carries)
+	last := aggregates // of the segments that are continued
+	if h.packed != nil {
+		last = make([]state, h.lanes)
+	}
+	h.upsweep(aggregates, last, carries)
 	before = slices.Concat(prefixes, make([]state, h.lanes-h.rows))
 	for i := h.rows; i < h.lanes; i++ {
-		before[i] = h.combine(before[i-h.rows], aggregates[i-h.rows], h.FirstWins)
+		prefix := before[i-h.rows]
+		if !h.spanned(i - h.rows) {
+			prefix = h.initial
+		}
+		before[i] = h.combine(prefix, last[i-h.rows], h.FirstWins)
 	}
 	h.scanSplits(aggregates, before, carries, suffixes)
 	return aggregates, before
@@ -98,7 +106,9 @@ func (h *backwardRun) scanSplits(aggregates, before []state, carries, next []flo
 	}
 	var checkpoints []float64
 	if !h.suffixIgnoresPrefix {
-		checkpoints = make([]float64, num.CeilDiv(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointCount(h.splitLength))
+		if h.packed == nil {
+			checkpoints = make([]float64, num.CeilDiv(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointCount(h.splitLength))
+		}
 		h.suffixUpsweep(carryIn, carries, checkpoints)
 	}
 	rounding := make([]float64, h.rows) // rounding errors of next
@@ -107,7 +117,11 @@ func (h *backwardRun) scanSplits(aggregates, before []state, carries, next []flo
 		carried := h.applySuffix(before[i], aggregates[i], h.FirstWins, next[row])
 		nextRounding := h.applySuffix(before[i], aggregates[i], h.FirstWins, rounding[row])
 		carries[i] = next[row] + rounding[row]
-		if h.mayLeaveRange && shift-shift != 0 && aggregates[i][0] == aggregates[i][0] {
+		isSpanned := h.spanned(i)
+		if !isSpanned {
+			carried, nextRounding = 0, 0
+		}
+		if isSpanned && h.mayLeaveRange && shift-shift != 0 && aggregates[i][0] == aggregates[i][0] {
 			next[row], rounding[row] = h.exactSuffix(i, carries[i]), 0
 			continue
 		}
@@ -126,20 +140,25 @@ func (h *backwardRun) scanSplits(aggregates, before []state, carries, next []flo
 	}
 }
 
-// upsweep computes the aggregate of each lane and, unless carries is nil, its suffix. It returns
-// the smallest first number of the aggregates, which for scans by indices is 0 if the indices of a
+// upsweep computes the aggregate of each lane and, unless carries is nil, its suffix. Of packed
+// sequences, states and carries are those of the segments that continue others, and last has the
+// aggregates of those that are continued. It returns the smallest first number of the aggregates, which for scans by indices is 0 if the indices of a
 // lane cannot be those of a scan; other kinds ignore it.
-func (h *backwardRun) upsweep(states []state, carries []float64) float64 {
+func (h *backwardRun) upsweep(states, last []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
 	h.forEachBatch(false, func(w *worker, first, count int64) {
-		batch := states[first : first+count]
+		batch := ofLanes(&h.division, w, states, first, count, false, state{}, w.states[:])
 		h.initStates(w, batch, first)
 		if carries == nil {
 			C.sw_scan_upsweep(&w.call, cStates(batch), nil)
 		} else {
-			C.sw_scan_upsweep(&w.call, cStates(batch), scanDoubles(carries[first:first+count]))
+			suffixes := ofLanes(&h.division, w, carries, first, count, false, 0, w.carries[:])
+			C.sw_scan_upsweep(&w.call, cStates(batch), scanDoubles(suffixes))
+			store(&h.division, w, carries, false, suffixes)
 		}
+		store(&h.division, w, states, false, batch)
+		store(&h.division, w, last, true, batch)
 		lock.Lock()
 		defer lock.Unlock()
 		for _, s := range batch {
@@ -153,6 +172,9 @@ func (h *backwardRun) upsweep(states []state, carries []float64) float64 {
 // whose suffix is not an affine function of the carry-in.
 func (h *backwardRun) exactSuffix(lane int64, carryIn float64) float64 {
 	h.parallel(1, func(w *worker, _ int64) {
+		if h.packed != nil {
+			w.batch.setRows(segment{start: h.spans[lane/h.rows], length: h.splitLength}, lane%h.rows)
+		}
 		h.prepare(w, lane, 1, false)
 		w.states[0], w.carries[0] = h.initial, carryIn
 		C.sw_scan_upsweep(&w.call, cStates(w.states[:1]), scanDoubles(w.carries[:1]))
@@ -165,12 +187,17 @@ func (h *backwardRun) exactSuffix(lane int64, carryIn float64) float64 {
 // each tile as a checkpoint.
 func (h *backwardRun) suffixUpsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(false, func(w *worker, first, count int64) {
-		if h.hasNoRecord(first, count) {
-			C.sw_scan_sum_suffixes(&w.call, scanDoubles(carries[first:]))
-			return
+		suffixes := ofLanes(&h.division, w, carries, first, count, false, 0, w.carries[:])
+		if h.hasNoRecord(w, first, count) {
+			C.sw_scan_sum_suffixes(&w.call, scanDoubles(suffixes))
+		} else {
+			before := w.checkpoints
+			if checkpoints != nil {
+				before = checkpoints[h.checkpointOffset(first):]
+			}
+			C.sw_scan_suffix_upsweep(&w.call, cStates(h.carriesIn(w, carryIn, first, count)), scanDoubles(suffixes), scanDoubles(before))
 		}
-		before := scanDoubles(checkpoints[h.checkpointOffset(first):])
-		C.sw_scan_suffix_upsweep(&w.call, cStates(carryIn[first:]), scanDoubles(carries[first:]), before)
+		store(&h.division, w, carries, false, suffixes)
 	})
 }
 
@@ -178,7 +205,7 @@ func (h *backwardRun) suffixUpsweep(carryIn []state, carries, checkpoints []floa
 // carry-ins become the suffixes of the lanes, except those by indices.
 func (h *backwardRun) downsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(true, func(w *worker, first, count int64) {
-		if h.hasNoRecord(first, count) {
+		if h.hasNoRecord(w, first, count) {
 			C.sw_scan_fill(&w.call, 0)
 			return
 		}
@@ -188,19 +215,36 @@ func (h *backwardRun) downsweep(carryIn []state, carries, checkpoints []float64)
 		}
 		states, before := w.states[:count], w.checkpoints
 		if h.initStates(w, states, first); h.x != operand.Indices {
-			copy(states, carryIn[first:])
+			states = h.carriesIn(w, carryIn, first, count)
 		}
 		if checkpoints != nil {
 			states, before = nil, checkpoints[h.checkpointOffset(first):]
 		}
-		C.sw_scan_downsweep(&w.call, cStates(states), scanDoubles(carries[first:]), scanDoubles(before))
+		suffixes := ofLanes(&h.division, w, carries, first, count, true, 0, w.carries[:])
+		C.sw_scan_downsweep(&w.call, cStates(states), scanDoubles(suffixes), scanDoubles(before))
 	})
 }
 
 // hasNoRecord reports whether no position of these lanes is a new running maximum, as in most of a
 // long row.
-func (h *backwardRun) hasNoRecord(first, count int64) bool {
-	return h.hasRecord != nil && !slices.Contains(h.hasRecord[first:first+count], true)
+func (h *backwardRun) hasNoRecord(w *worker, first, count int64) bool {
+	if h.packed == nil || h.hasRecord == nil {
+		return h.hasRecord != nil && !slices.Contains(h.hasRecord[first:first+count], true)
+	}
+	for i := range count {
+		if !w.batch.crosses {
+			return false
+		}
+		if lane, enters, _ := h.laneOf(&w.batch, i); !enters || h.hasRecord[lane] {
+			return false
+		}
+	}
+	return true
+}
+
+// carriesIn are the prefixes before lanes, in the form of the C loops.
+func (h *backwardRun) carriesIn(w *worker, carryIn []state, first, count int64) []state {
+	return ofLanes(&h.division, w, carryIn, first, count, false, h.toCarryIn(h.initial), w.states[:])
 }
 
 // checkpointCount is the size of the checkpoints of 32 lanes of n positions [float64].
@@ -227,7 +271,7 @@ func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.Sli
 // forEachBatch runs body in parallel over batches of lanes first..first+count-1, whose call is
 // prepared.
 func (h *backwardRun) forEachBatch(isDownsweep bool, body func(w *worker, first, count int64)) {
-	h.inBatches(func(w *worker, first, count int64) {
+	h.inBatches(!isDownsweep, func(w *worker, first, count int64) {
 		h.prepare(w, first, count, isDownsweep)
 		body(w, first, count)
 	})
@@ -236,20 +280,20 @@ func (h *backwardRun) forEachBatch(isDownsweep bool, body func(w *worker, first,
 // prepare sets the call of a worker: lanes of one length, the operands that are read and, in a
 // downsweep, dx.
 func (h *backwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
-	n := h.lengthOf(first)
+	n := h.lengthOf(w, first)
 	w.call.kind, w.call.lanes, w.call.n, w.call.whole = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), 0
-	if h.lanes == h.rows && !h.isChunk {
+	if h.packed != nil && !w.batch.crosses || h.packed == nil && h.lanes == h.rows && !h.isChunk {
 		w.call.whole = 1
 	}
 	if need := max(2*C.SCAN_BATCH, num.CeilDiv(count, C.SCAN_LANES)*checkpointCount(n)); int64(len(w.checkpoints)) < need {
 		w.checkpoints = make([]float64, need)
 	}
-	h.setOperand(&w.call.dy, operand.Dy, first, count)
+	h.setOperand(w, &w.call.dy, operand.Dy, first, count)
 	if h.x != 0 {
-		h.setOperand(&w.call.x, h.x, first, count)
+		h.setOperand(w, &w.call.x, h.x, first, count)
 	}
 	if w.call.dx.data = 0; isDownsweep && h.args[operand.Dx].Given() {
-		h.setOperand(&w.call.dx, operand.Dx, first, count)
+		h.setOperand(w, &w.call.dx, operand.Dx, first, count)
 	}
 }
 

@@ -20,31 +20,36 @@ func without(args []tensor.Tensor, numbers ...int) []tensor.Tensor {
 }
 
 // runForwardChunk computes the outputs of a forward scan, carry_out included.
-func (s *Scan) runForwardChunk(args []tensor.Tensor) {
+func (s *Scan) runForwardChunk(args []tensor.Tensor, bounds *Bounds) {
 	carryOut := &args[operand.ForwardCarryOut]
 	rows := s.carryRows()
 	if rows == 0 {
 		return
 	}
 	states, boundaries := s.prefixes(&args[operand.ForwardCarryIn], rows)
-	firsts := s.firstPositions(boundaries)
-	vary := slices.ContainsFunc(firsts, func(first int64) bool { return first != firsts[0] })
-	h := s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardCarryOut), !vary)
-	if h.findsIndices = carryOut.Given(); vary {
-		h.firsts = firsts
-	} else if firsts != nil {
-		h.first = firsts[0]
-	}
-	switch {
-	case h.n == 0:
-	case h.lanes == h.rows:
-		h.downsweep(states)
-	default:
-		h.scanSplits(states)
+	args = without(args, operand.ForwardCarryIn, operand.ForwardSeqlens, operand.ForwardCarryOut)
+	pieces := s.pieces(bounds, vary(boundaries)) // packed runs have one index of the first position
+	for i, piece := range pieces {
+		part, own := s.slice(args, piece.first, piece.end)
+		starts := slices.Clone(boundaries)
+		for row := range starts {
+			starts[row] += piece.first
+			if s.IsReversed {
+				starts[row] -= 2 * piece.first
+			}
+		}
+		isLast := i == len(pieces)-1
+		if piece.begins {
+			states = slices.Repeat([]forwardState{s.Recurrence.forwardInitial}, int(rows))
+		}
+		if isLast || args[operand.ForwardY].Given() {
+			part.of(piece.bounds, all).forwardPiece(own, states, part.firstPositions(starts), isLast && carryOut.Given())
+		}
 	}
 	if !carryOut.Given() {
 		return
 	}
+	firsts := s.firstPositions(boundaries)
 	writeCarry(carryOut, func(row int64, numbers []float64) {
 		s.Recurrence.carries.write(states[row], numbers)
 		if boundaries == nil {
@@ -56,6 +61,106 @@ func (s *Scan) runForwardChunk(args []tensor.Tensor) {
 		}
 		numbers[len(numbers)-1] = float64(boundary)
 	})
+}
+
+// forwardPiece scans rows from their prefixes, which become those after the rows, or packed
+// sequences. firsts are the positions in the whole row at which each row begins in memory.
+func (s *Scan) forwardPiece(args []tensor.Tensor, states []forwardState, firsts []int64, findsIndices bool) {
+	h := s.startForward(args, !vary(firsts))
+	if h.findsIndices = findsIndices; vary(firsts) {
+		h.firsts = firsts
+	} else if firsts != nil {
+		h.first = firsts[0]
+	}
+	switch {
+	case h.n == 0:
+	case h.lanes == h.rows && s.packed == nil:
+		h.downsweep(states)
+	case h.lanes == h.rows:
+		h.downsweep(nil)
+	default:
+		h.scanSplits(states)
+	}
+}
+
+// vary reports whether some numbers differ.
+func vary(numbers []int64) bool {
+	return slices.ContainsFunc(numbers, func(x int64) bool { return x != numbers[0] })
+}
+
+// piece are positions of a chunk in scan order: first to end-1. They belong to one sequence or, with
+// bounds, are whole sequences.
+type piece struct {
+	first, end int64
+	begins     bool    // a sequence begins at the first position
+	bounds     *Bounds // counted from the first position in memory
+}
+
+// pieces are the sequence that a chunk continues, whole sequences, and the one that the next chunk
+// may continue. Without bounds, a chunk is in one sequence. areApart: each sequence is a piece.
+func (s *Scan) pieces(bounds *Bounds, areApart bool) []piece {
+	n := s.Length()
+	rest := piece{end: n}
+	if bounds == nil {
+		return []piece{rest}
+	}
+	starts := bounds.All() // in scan order
+	if s.IsReversed {
+		slices.Reverse(starts)
+		for k := range starts {
+			starts[k] = n - starts[k]
+		}
+	}
+	from, _ := slices.BinarySearch(starts, 0)
+	to, _ := slices.BinarySearch(starts, n)
+	if from == to {
+		return []piece{rest}
+	}
+	all := []piece{}
+	if starts[from] > 0 {
+		all = append(all, piece{end: starts[from]})
+	}
+	starts = starts[from:to]
+	switch last := len(starts) - 1; {
+	case areApart:
+		for k := range last {
+			all = append(all, piece{first: starts[k], end: starts[k+1], begins: true})
+		}
+	case starts[0] < starts[last]:
+		middle := piece{first: starts[0], end: starts[len(starts)-1], begins: true}
+		inMemory := slices.Clone(starts)
+		for k := range inMemory {
+			inMemory[k] -= middle.first
+			if s.IsReversed {
+				inMemory[k] = middle.end - middle.first - inMemory[k]
+			}
+		}
+		if s.IsReversed {
+			slices.Reverse(inMemory)
+		}
+		middle.bounds = &Bounds{wide: inMemory, stride: 1, Count: int64(len(inMemory) - 1)}
+		all = append(all, middle)
+	}
+	return append(all, piece{first: starts[len(starts)-1], end: n, begins: true})
+}
+
+// slice is the scan of some positions, which are given in scan order, and its operands.
+func (s *Scan) slice(args []tensor.Tensor, first, end int64) (*Scan, []tensor.Tensor) {
+	if s.IsReversed {
+		first, end = s.Length()-end, s.Length()-first
+	}
+	part, own := *s, slices.Clone(args)
+	if part.isPart = true; len(s.Shape) == 0 {
+		return &part, own
+	}
+	part.Shape = slices.Clone(s.Shape)
+	part.Shape[s.Dim] = end - first
+	for i := range own {
+		if t := &own[i]; t.Given() {
+			t.Data += uintptr(first * t.ElementStrides()[s.Dim] * t.DType.Size())
+		}
+	}
+	return &part, own
 }
 
 // firstPositions are the positions in the whole row at which each chunk begins in memory.
@@ -70,23 +175,38 @@ func (s *Scan) firstPositions(boundaries []int64) []int64 {
 }
 
 // runBackwardChunk computes the outputs of a gradient, dcarry_in included.
-func (s *Scan) runBackwardChunk(args []tensor.Tensor) {
+func (s *Scan) runBackwardChunk(args []tensor.Tensor, bounds *Bounds) {
 	rows, form := s.carryRows(), s.Recurrence.carries
 	if rows == 0 {
 		return
 	}
+	carryIn := &args[operand.DCarryIn]
 	maps := s.suffixMaps(&args[operand.DCarryOut], rows)
-	if s.Length() > 0 {
-		states, _ := s.prefixes(&args[operand.CarryIn], rows)
+	states, _ := s.prefixes(&args[operand.CarryIn], rows)
+	args = without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)
+	pieces := s.pieces(bounds, false)
+	for i := len(pieces) - 1; i >= 0; i-- {
+		piece := pieces[i]
+		part, own := s.slice(args, piece.first, piece.end)
 		prefixes := make([]state, rows)
 		for row := range prefixes {
-			prefixes[row] = form.toPrefix(states[row])
+			if prefixes[row] = form.toPrefix(states[row]); piece.begins {
+				prefixes[row] = s.Recurrence.initial
+			}
 		}
-		h := s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn))
-		h.isChunk = true
-		h.scanChunk(prefixes, maps, args[operand.DCarryIn].Given())
+		h := part.of(piece.bounds, all).start(own)
+		switch {
+		case piece.bounds == nil && h.n > 0:
+			h.isChunk = true
+			h.scanChunk(prefixes, maps, i == 0 && carryIn.Given())
+		case piece.bounds != nil && args[operand.Dx].Given():
+			part.forSequences(own, piece.bounds, operand.Dx, operand.Dy, 0, (*Scan).backward)
+		}
+		if piece.begins { // nothing of it reaches those before it
+			maps = slices.Repeat([]suffixMap{form.identity}, int(rows))
+		}
 	}
-	if carryIn := &args[operand.DCarryIn]; carryIn.Given() {
+	if carryIn.Given() {
 		writeCarry(carryIn, func(row int64, numbers []float64) { form.writeMap(maps[row], numbers) })
 	}
 }
@@ -100,7 +220,7 @@ func (h *backwardRun) scanChunk(prefixes []state, maps []suffixMap, wantsMaps bo
 	aggregates, before := make([]state, h.lanes), prefixes
 	if h.lanes == h.rows {
 		if wantsMaps && form.usesAggregates {
-			h.upsweep(aggregates, nil)
+			h.upsweep(aggregates, aggregates, nil)
 		}
 		carryIn := make([]state, h.rows)
 		for row := range carryIn {

@@ -31,22 +31,19 @@ type forwardRun struct {
 	firsts       []int64 // for each row, if they differ; first is 0 then
 }
 
-// RunForward computes y and, if they are given, the indices. Sequence k is the positions bounds[k]
-// to bounds[k+1] - 1; without bounds, rows are one sequence each.
-func (s *Scan) RunForward(args []tensor.Tensor, bounds []int64) {
+// RunForward computes y and, if they are given, the indices. Without bounds, rows are one sequence
+// each.
+func (s *Scan) RunForward(args []tensor.Tensor, bounds *Bounds) {
 	if s.Carries {
-		s.runForwardChunk(args)
+		s.runForwardChunk(args, bounds)
 		return
 	}
-	s.forEachLength(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.Empty(), (*Scan).forward)
+	s.forSequences(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.Empty(), (*Scan).forward)
 }
 
-// forward computes y and the indices of rows, or of sequences of one length.
+// forward computes y and the indices of rows, or of their sequences.
 func (s *Scan) forward(args []tensor.Tensor) {
-	h := s.startForward(args, s.packed == nil || len(s.packed.starts) == 1)
-	if args[operand.ForwardIndices].Given() {
-		h.first, h.firsts = s.packed.firstPositions(h.outer)
-	}
+	h := s.startForward(args, true)
 	switch {
 	case h.rows == 0 || h.n == 0:
 	case h.lanes == h.rows:
@@ -63,7 +60,7 @@ func (s *Scan) startForward(args []tensor.Tensor, mayAlternate bool) *forwardRun
 		h.kind = s.Recurrence.loops[1]
 	}
 	space := s.space(args)
-	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && s.Recurrence.hasNarrow && (mayAlternate || count == 1) {
+	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && s.Recurrence.hasNarrow && s.packed == nil && (mayAlternate || count == 1) {
 		h.narrow = count
 	}
 	splitLength := int64(minSplitLength)
@@ -79,13 +76,19 @@ func (s *Scan) startForward(args []tensor.Tensor, mayAlternate bool) *forwardRun
 // those after them.
 func (h *forwardRun) scanSplits(next []forwardState) {
 	states := make([]forwardState, h.lanes*max(h.narrow, 1))
-	h.inBatches(func(w *worker, first, count int64) {
+	h.inBatches(true, func(w *worker, first, count int64) {
 		h.prepare(w, first, count, false)
-		C.sw_scan_forward_upsweep(&w.forward, h.statesOf(states, first))
+		found := h.statesOf(w, states, first, count)
+		C.sw_scan_forward_upsweep(&w.forward, cForwardStates(found))
+		store(&h.division, w, states, true, found)
 	})
 	for i := range states {
 		row := i % len(next)
-		states[i], next[row] = next[row], h.Recurrence.forwardCombine(next[row], states[i], h.FirstWins)
+		before := next[row]
+		if !h.spanned(int64(i)) {
+			before = h.Recurrence.forwardInitial
+		}
+		states[i], next[row] = next[row], h.Recurrence.forwardCombine(before, states[i], h.FirstWins)
 	}
 	if h.args[operand.ForwardY].Given() {
 		h.downsweep(states)
@@ -95,13 +98,13 @@ func (h *forwardRun) scanSplits(next []forwardState) {
 // downsweep stores y and the indices, from the prefixes of lanes, which become those after the
 // lanes; whole rows have none.
 func (h *forwardRun) downsweep(states []forwardState) {
-	h.inBatches(func(w *worker, first, count int64) {
+	h.inBatches(false, func(w *worker, first, count int64) {
 		h.prepare(w, first, count, true)
-		if states == nil {
+		if states == nil || h.packed != nil && !w.batch.crosses {
 			C.sw_scan_forward_downsweep(&w.forward, nil)
 			return
 		}
-		C.sw_scan_forward_downsweep(&w.forward, h.statesOf(states, first))
+		C.sw_scan_forward_downsweep(&w.forward, cForwardStates(h.statesOf(w, states, first, count)))
 	})
 }
 
@@ -112,10 +115,10 @@ func (h *forwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	if call.has_narrow = 0; h.Recurrence.hasNarrow {
 		call.has_narrow = 1
 	}
-	call.kind, call.lanes, call.n, call.with_index = C.int64_t(h.kind), C.int64_t(count), C.int64_t(h.lengthOf(first)), 0
-	h.setOperand(&call.x, operand.ForwardX, first, count)
+	call.kind, call.lanes, call.n, call.with_index = C.int64_t(h.kind), C.int64_t(count), C.int64_t(h.lengthOf(w, first)), 0
+	h.setOperand(w, &call.x, operand.ForwardX, first, count)
 	if call.y.data = 0; isDownsweep && h.args[operand.ForwardY].Given() {
-		h.setOperand(&call.y, operand.ForwardY, first, count)
+		h.setOperand(w, &call.y, operand.ForwardY, first, count)
 	}
 	if call.firsts = 0; !hasIndices && !(h.findsIndices && h.Recurrence.replaces != nil) {
 		return
@@ -129,14 +132,42 @@ func (h *forwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	}
 	call.first_lane, call.rows = C.int64_t(first), C.int64_t(h.rows)
 	call.split_length, call.row_length = C.int64_t(h.splitLength), C.int64_t(h.n)
+	if h.packed != nil {
+		h.setFirsts(w, count)
+	}
 	if call.indices.data = 0; isDownsweep && hasIndices {
-		h.setOperand(&call.indices, operand.ForwardIndices, first, count)
+		h.setOperand(w, &call.indices, operand.ForwardIndices, first, count)
 	}
 }
 
-// statesOf are the states from a lane on; each of its alternating rows has one.
-func (h *forwardRun) statesOf(states []forwardState, lane int64) *C.double {
-	return (*C.double)(unsafe.Pointer(&states[lane*max(h.narrow, 1)]))
+// setFirsts sets the index of the first position of each lane of a batch of segments.
+func (h *forwardRun) setFirsts(w *worker, count int64) {
+	call, b := &w.forward, &w.batch
+	call.first_lane, call.rows, call.split_length = 0, C.SCAN_BATCH, call.row_length
+	if b.hasRows {
+		call.origin += call.delta * C.int64_t(b.start)
+		return
+	}
+	call.firsts = C.uint64_t(uintptr(unsafe.Pointer(&b.firsts[0])))
+	for i := range count {
+		start := b.starts[i]
+		if b.isRun {
+			start = b.start + i*b.length
+		}
+		b.firsts[i] = int64(call.delta) * start
+	}
+}
+
+// statesOf are the states of lanes; each of the alternating rows of a lane has one.
+func (h *forwardRun) statesOf(w *worker, states []forwardState, first, count int64) []forwardState {
+	if h.narrow > 1 {
+		first, count = first*h.narrow, count*h.narrow
+	}
+	return ofLanes(&h.division, w, states, first, count, false, h.Recurrence.forwardInitial, w.prefixes[:])
+}
+
+func cForwardStates(s []forwardState) *C.double {
+	return (*C.double)(unsafe.Pointer(unsafe.SliceData(s)))
 }
 
 // alternatingRows is the number of rows that alternate in contiguous memory, 1, 2 or 4, in every

@@ -82,7 +82,7 @@ func (h *backwardRun) indexed() {
 		return
 	}
 	aggregates, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	if least := byIndex.upsweep(aggregates, carries); least == 0 {
+	if least := byIndex.upsweep(aggregates, aggregates, carries); least == 0 {
 		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *worker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
@@ -162,9 +162,9 @@ func (h *backwardRun) add(w *worker, first, rows int64) {
 	for row := first; row < first+rows; row += width {
 		count := min(width, first+rows-row)
 		w.call.lanes, w.call.n = C.int64_t(count), C.int64_t(h.n)
-		h.setOperand(&w.call.dy, operand.Dy, row, count)
-		h.setOperand(&w.call.x, operand.Indices, row, count)
-		h.setOperand(&w.call.dx, operand.Dx, row, count)
+		h.setOperand(w, &w.call.dy, operand.Dy, row, count)
+		h.setOperand(w, &w.call.x, operand.Indices, row, count)
+		h.setOperand(w, &w.call.dx, operand.Dx, row, count)
 		C.sw_scan_add(&w.call, C.int64_t(origin), C.int64_t(delta), scanDoubles(w.sums))
 	}
 }

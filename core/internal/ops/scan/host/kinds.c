@@ -227,7 +227,7 @@ int sw_scan_indices_out_of_range(const scan_call *call, int64_t row) {
 
 /* Describes rows that lie end to end, from a lane on, as one lane. */
 INLINE void end_to_end(scan_operand *o, const scan_operand *from, long lane, long n) {
-  o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1;
+  o->data = from->data, o->lengths = 0, o->type = from->type, o->step = 0, o->regular = o->pitch = 1;
   o->offset[0] = from->offset[0] + lane * n - (from->step < 0 ? n - 1 : 0);
 }
 

@@ -31,12 +31,15 @@ const (
 type division struct {
 	*Scan
 	args        []tensor.Tensor
-	rows, n     int64                     // number of rows, or of sequences of one length in them, and their positions
-	outer       int64                     // rows of the shape
+	rows, n     int64                     // number of rows, and their positions
 	views       [cpu.MaxOperands]cpu.View // rows of each operand
 	steps       [cpu.MaxOperands]int64    // distance of positions in scan order [elements]
 	splitLength int64                     // positions of a lane; the last split of a row may be shorter
 	lanes       int64
+	// Of packed sequences: offsets of rows, if they are few, and for each split the start of a segment
+	// that continues another and is continued; 0: it has none.
+	rowOffsets [cpu.MaxOperands][C.SCAN_LANES]int64
+	spans      []int64
 }
 
 // divide divides a run into lanes. With narrow above 1, so many rows that alternate in memory are
@@ -48,20 +51,14 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 	if narrow > 1 {
 		kept--
 	}
-	h.outer = space.Size(0, kept)
-	if h.rows = h.outer; s.packed != nil {
-		h.rows *= int64(len(s.packed.starts))
-	}
-	if h.rows == 0 {
+	if h.rows = space.Size(0, kept); h.rows == 0 {
 		return h
 	}
 	for i := range h.args {
 		h.views[i] = space.View(i, 0, kept, false)
 		h.steps[i] = space.Stride[i][space.Kept]
 		if s.IsReversed && h.args[i].Given() {
-			if s.packed == nil { // else its starts count from the end
-				h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
-			}
+			h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
 			h.steps[i] = -h.steps[i]
 		}
 	}
@@ -70,9 +67,17 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 	}
 	if h.n > 2*leastLength && (h.rows < manyRows || h.n > maxUnsplitLength) {
 		// An odd multiple: lanes a power of two apart would map to the same cache sets.
-		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, leastLength, maxSplitLength)/splitMultiple | 1) * splitMultiple
+		most := int64(maxSplitLength)
+		if s.packed != nil {
+			most = maxPackedSplitLength
+		}
+		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, leastLength, most)/splitMultiple | 1) * splitMultiple
 	}
-	h.lanes = num.CeilDiv(h.n, h.splitLength) * h.rows
+	if h.lanes = h.splits() * h.rows; s.packed != nil {
+		if h.spans = make([]int64, h.splits()); !h.mayShareSegments() {
+			h.setRowOffsets()
+		}
+	}
 	return h
 }
 
@@ -80,8 +85,14 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 // splits of their rows.
 func (h *division) fullLanes() int64 { return h.n / h.splitLength * h.rows }
 
-// lengthOf is the number of positions of a lane.
-func (h *division) lengthOf(lane int64) int64 {
+// splits is the number of splits of a row.
+func (h *division) splits() int64 { return num.CeilDiv(h.n, h.splitLength) }
+
+// lengthOf is the number of positions of a lane, or of the longest lane of a batch of segments.
+func (h *division) lengthOf(w *worker, lane int64) int64 {
+	if h.packed != nil {
+		return w.batch.n
+	}
 	if lane >= h.fullLanes() {
 		return h.n % h.splitLength
 	}
@@ -89,8 +100,13 @@ func (h *division) lengthOf(lane int64) int64 {
 }
 
 // inBatches runs body in parallel over batches of lanes first..first+count-1, which are equally
-// long.
-func (h *division) inBatches(body func(w *worker, first, count int64)) {
+// long. Those of packed sequences are described by the worker; upsweeps have those alone whose
+// sequences go on in other splits.
+func (h *division) inBatches(isUpsweep bool, body func(w *worker, first, count int64)) {
+	if h.packed != nil {
+		h.inSegments(isUpsweep, func(w *worker, count int64) { body(w, 0, count) })
+		return
+	}
 	batch, group := h.taskLanes()
 	full := h.fullLanes()
 	tasks := num.CeilDiv(full, group)
@@ -116,6 +132,10 @@ func (h *division) tasks() int64 {
 	if h.lanes == 0 {
 		return 0
 	}
+	if h.packed != nil {
+		_, _, tasks := h.segmentTasks()
+		return tasks
+	}
 	_, group := h.taskLanes()
 	full := h.fullLanes()
 	return num.CeilDiv(full, group) + num.CeilDiv(h.lanes-full, group)
@@ -128,8 +148,14 @@ type worker struct {
 	linear      C.linear_call       // of linear recurrences
 	states      [C.SCAN_BATCH]state
 	carries     [C.SCAN_BATCH]float64
+	prefixes    [C.SCAN_BATCH]forwardState
 	checkpoints []float64
 	sums        []float64
+	// Of packed sequences: the segments of a task, and the lanes of a call.
+	segments, sorted []segment
+	places           []int32
+	bounds           [maxSegments]int64
+	batch            batch
 }
 
 var workers = sync.Pool{New: func() any { return new(worker) }}
@@ -137,7 +163,7 @@ var workers = sync.Pool{New: func() any { return new(worker) }}
 // parallel runs body in parallel over tasks.
 func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 	program := unsafe.Pointer(h.Scan)
-	if h.packed != nil { // a part of a run is no program
+	if h.isPart {
 		program = nil
 	}
 	threads.Run(program, tasks, 1, func() (*worker, func()) {
@@ -147,46 +173,45 @@ func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 }
 
 // setOperand describes an operand of lanes first..first+count-1 to the C loops.
-func (h *division) setOperand(to *C.scan_operand, number int, first, count int64) {
+func (h *division) setOperand(w *worker, to *C.scan_operand, number int, first, count int64) {
 	t := &h.args[number]
 	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
-	if t.DType == tensor.Int64 {
+	if to.lengths = 0; t.DType == tensor.Int64 {
 		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
 	}
-	v, step := &h.views[number], h.steps[number]
-	split, row := first/h.rows, first%h.rows
-	isOneSplit := row+count <= h.rows
-	switch {
-	case h.packed != nil && h.outer == 1 && isOneSplit:
-		base := split * h.splitLength
-		if distance, isRegular := h.packed.spacing(row, count); isRegular {
-			to.regular, to.pitch, to.offset[0] = 1, C.int64_t(distance*step), C.int64_t((base+h.packed.starts[row])*step)
-			return
-		}
-		for i, start := range h.packed.starts[row : row+count] {
-			to.offset[i] = C.int64_t((base + start) * step)
-		}
-		return
+	v, pitch := &h.views[number], h.splitLength*h.steps[number]
+	switch split, row := first/h.rows, first%h.rows; {
 	case h.packed != nil:
-	case v.Regular && isOneSplit:
-		to.regular, to.pitch = 1, C.int64_t(v.Step)
-		to.offset[0] = C.int64_t(split*h.splitLength*step + row*v.Step)
-		return
+		h.setLanes(&w.batch, to, number, count)
 	case v.N == 0 || h.rows == 1: // splits of one row
-		pitch := h.splitLength * step
 		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(pitch), C.int64_t(first*pitch)
+	case row+count <= h.rows:
+		h.setRows(to, number, split*pitch, row, count)
+	default:
+		for done := int64(0); done < count; {
+			split, row := (first+done)/h.rows, (first+done)%h.rows
+			n := min(count-done, h.rows-row)
+			h.setOffsets(to, number, done, split*pitch, row, n)
+			done += n
+		}
+	}
+}
+
+// setRows describes lanes that are adjacent rows, from an offset on [elements].
+func (h *division) setRows(to *C.scan_operand, number int, base, row, count int64) {
+	if v := &h.views[number]; v.Regular {
+		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(v.Step), C.int64_t(base+row*v.Step)
 		return
 	}
-	for done := int64(0); done < count; {
-		split, row := (first+done)/h.rows, (first+done)%h.rows
-		sequence, row := row/h.outer, row%h.outer
-		n := min(count-done, h.outer-row)
-		offsets, base := to.offset[done:done+n], (split*h.splitLength+h.packed.start(sequence))*step
-		v.VisitRuns(row, n, func(start, offset, count, step int64) {
-			for i := range offsets[start : start+count] {
-				offsets[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
-			}
-		})
-		done += n
-	}
+	h.setOffsets(to, number, 0, base, row, count)
+}
+
+// setOffsets sets the offsets of lanes that are adjacent rows, from lane `at` on.
+func (h *division) setOffsets(to *C.scan_operand, number int, at, base, row, count int64) {
+	offsets := to.offset[at : at+count]
+	h.views[number].VisitRuns(row, count, func(start, offset, count, step int64) {
+		for i := range offsets[start : start+count] {
+			offsets[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
+		}
+	})
 }

@@ -45,15 +45,15 @@ func (r *Linear) run(o *LinearOperands, bounds []int64, isBackward bool) {
 			states.args[i].Data -= uintptr(states.steps[i] * (sequences - elements.n) * states.args[i].DType.Size())
 		}
 	}
-	elements.inBatches(func(w *worker, first, count int64) {
+	elements.inBatches(false, func(w *worker, first, count int64) {
 		call := &w.linear
 		call.lanes, call.n, call.sequences = C.int64_t(count), C.int64_t(elements.n), C.int64_t(sequences)
 		call.starts = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(starts))))
 		for i, to := range []*C.scan_operand{&call.a, &call.b, &call.h, &call.dh, &call.da, &call.db} {
-			elements.setOptional(to, i, first, count)
+			elements.setOptional(w, to, i, first, count)
 		}
 		for i, to := range []*C.scan_operand{&call.initial_state, &call.final_state, &call.dfinal_state, &call.dinitial_state} {
-			states.setOptional(to, i, first, count)
+			states.setOptional(w, to, i, first, count)
 		}
 		if isBackward {
 			C.sw_linear_backward(call)
@@ -72,9 +72,9 @@ func (r *Linear) whole(args []tensor.Tensor) division {
 }
 
 // setOptional describes an operand; one that is left out has no data.
-func (h *division) setOptional(to *C.scan_operand, number int, first, count int64) {
+func (h *division) setOptional(w *worker, to *C.scan_operand, number int, first, count int64) {
 	if to.data = 0; h.args[number].Given() {
-		h.setOperand(to, number, first, count)
+		h.setOperand(w, to, number, first, count)
 	}
 }
 

@@ -40,8 +40,9 @@ type Scan struct {
 	Carries    bool // rows have carries
 	// IsExclusive: y at a position is the scan of the positions before it.
 	IsExclusive bool
-	IsPacked    bool            // runs have the bounds of sequences
-	packed      *equalSequences // of a part of a run; nil: rows are one sequence each
+	IsPacked    bool       // runs have the bounds of sequences
+	packed      *sequences // of a part of a run; nil: rows are one sequence each
+	isPart      bool       // this is a part of a run
 }
 
 // Length is the number of positions of a row.
@@ -60,6 +61,9 @@ func (s *Scan) Rows() int64 {
 
 // Kernel is the implementation that contiguous operands use.
 func (s *Scan) Kernel(isForward bool) string {
+	if s.IsPacked {
+		return Lanes
+	}
 	x := tensor.Tensor{DType: tensor.Float32, NDim: int32(len(s.Shape)), Present: 1}
 	copy(x.Shape[:], s.Shape)
 	copy(x.Strides[:], tensor.Compact(s.Shape))

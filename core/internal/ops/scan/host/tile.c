@@ -104,6 +104,13 @@ INLINE long distance(const scan_operand *o, const scan_window *w) {
   return w->prefetch ? w->prefetch * o->step : o->regular ? w->width * o->pitch : 0;
 }
 
+/* The positions of a window that each of its lanes has. */
+INLINE long shared_positions(const scan_operand *o, const scan_window *w) {
+  if (!o->lengths) return w->n;
+  long n = ((const int64_t *)(uintptr_t)o->lengths)[w->lane + w->lanes - 1] - w->k;
+  return n < 0 ? 0 : n < w->n ? n : w->n;
+}
+
 /* The offsets of the lanes of a window. */
 static const int64_t *lane_offsets(int64_t *scratch, const scan_operand *o, const scan_window *w) {
   if (!o->regular) return o->offset + w->lane;
@@ -131,11 +138,32 @@ static const int64_t *lane_offsets(int64_t *scratch, const scan_operand *o, cons
     CHOSEN(scan_store_##suffix)((type *)data + offset, tile, offsets, step, next, lanes, width, n); \
     break;
 
+#define LOAD_ENDS(suffix, type, wide) \
+  case DTYPE_##suffix: \
+    CHOSEN(scan_load_ends_##suffix)(tile, (const type *)data + w->k * step, offsets, ends, step, lanes, width, n); \
+    break;
+#define STORE_ENDS(suffix, type, wide) \
+  case DTYPE_##suffix: \
+    CHOSEN(scan_store_ends_##suffix)((type *)data + w->k * step, tile, offsets, ends, step, lanes, width, n); \
+    break;
+
+/* Loads or stores the positions after the first n of a window: those before the end of each lane. */
+#define ENDS(CASE, o) \
+  if (n < w->n) { \
+    int64_t ends[SCAN_WIDEST], some[SCAN_WIDEST]; \
+    const int64_t *offsets = lane_offsets(some, o, w), *lengths = (const int64_t *)(uintptr_t)(o)->lengths + w->lane; \
+    for (long l = 0; l < lanes; l++) ends[l] = lengths[l] - w->k < w->n ? lengths[l] - w->k : w->n; \
+    OF_TYPE(CASE) \
+    if (n == 0) return; \
+  }
+
 void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) {
-  long type = from->type, step = from->step, lanes = w->lanes, width = w->width, n = w->n;
+  long type = from->type, step = from->step, lanes = w->lanes, width = w->width, n = shared_positions(from, w);
   long next = distance(from, w), offset = w->k * step;
   uintptr_t data = from->data;
   if (lanes < width) memset(tile, 0, sizeof(double) * n * width);
+  memset(tile + n * width, 0, sizeof(double) * (w->n - n) * width);
+  ENDS(LOAD_ENDS, from)
   if (from->regular && from->pitch == 1) {
     offset += from->offset[0] + w->lane;
     OF_TYPE(LOAD_ROWS)
@@ -147,9 +175,10 @@ void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) 
 }
 
 void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w) {
-  long type = to->type, step = to->step, lanes = w->lanes, width = w->width, n = w->n;
+  long type = to->type, step = to->step, lanes = w->lanes, width = w->width, n = shared_positions(to, w);
   long next = distance(to, w), offset = w->k * step;
   uintptr_t data = to->data;
+  ENDS(STORE_ENDS, to)
   if (to->regular && to->pitch == 1) {
     offset += to->offset[0] + w->lane;
     OF_TYPE(STORE_ROWS)

@@ -231,6 +231,18 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
     PAIRS_OUT_##suffix \
     OTHER_LANES(AT(scan_store_rows_##suffix)(data + offsets[l], tile + l, step, next, run, width, n), MEMORY, TILE, \
                 PUT_##suffix) \
+  } \
+  TARGET static void AT(scan_load_ends_##suffix)(double *restrict tile, const type *restrict data, \
+                                                 const int64_t *offsets, const int64_t *ends, long step, long lanes, \
+                                                 long width, long from) { \
+    for (long l = 0; l < lanes && ends[l] > from; l++) for (long k = from; k < ends[l]; k++) \
+      *TILE(l, k) = GET_##suffix(MEMORY(l, k)); \
+  } \
+  TARGET static void AT(scan_store_ends_##suffix)(type *restrict data, const double *restrict tile, \
+                                                  const int64_t *offsets, const int64_t *ends, long step, long lanes, \
+                                                  long width, long from) { \
+    for (long l = 0; l < lanes && ends[l] > from; l++) for (long k = from; k < ends[l]; k++) \
+      *MEMORY(l, k) = PUT_##suffix(TILE(l, k)); \
   }
 
 EACH_FLOAT(TILE_LOOPS)
