@@ -63,9 +63,8 @@ constexpr i64 kInitialWide = 8192;
 // Exclusive scans, in kernel order. Nothing is scanned at the last position of each row or packed
 // sequence, where the result of a gradient is 0.
 constexpr i64 kExclusive = 16384;
-constexpr i64 kHasHeads = 32768;  // packed kinds: of the carries, rows may be one sequence
 // rows: of the scanned operand, the element at the next position is read
-constexpr i64 kReadsNext = 65536;
+constexpr i64 kReadsNext = 32768;
 constexpr int kMaxHeadPositions = 32768;  // positions of a CTA of scan_heads
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.

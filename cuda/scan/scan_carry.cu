@@ -1,19 +1,18 @@
-// Kernels of the scans and gradients whose rows have carries. They are those of the packed kinds,
-// also for rows of one sequence; cummax and cummin have one kind, which finds indices, as a carry
-// has one.
+// Kernels of the scans and gradients whose rows have carries. They are those of the general kinds;
+// cummax and cummin have one kind, which finds indices, as a carry has one.
 #include "scan/export.cuh"
 #include "scan/kinds/carry_forms.cuh"
 
 #define EXPORT_CARRY(name, T, A, kind, Kind) \
-    EXPORT_THREADS(kind##_packed_carry_row_tiled_##name, kRowResidentThreads, \
-        kTiledCTAsPerSM, CarryArgs, row_tiled<WithCarries<Packed<Kind<A>>>, T>(args)) \
-    EXPORT_THREADS(kind##_packed_carry_column_tiled_##name, kColumnThreads, \
-        kTiledCTAsPerSM, CarryArgs, column_tiled<WithCarries<Packed<Kind<A>>>, T>(args))
+    EXPORT_THREADS(kind##_carry_row_tiled_##name, kRowResidentThreads, \
+        kTiledCTAsPerSM, CarryArgs, row_tiled<WithCarries<Kind<A>>, T>(args)) \
+    EXPORT_THREADS(kind##_carry_column_tiled_##name, kColumnThreads, \
+        kTiledCTAsPerSM, CarryArgs, column_tiled<WithCarries<Kind<A>>, T>(args))
 
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumprod, Cumprod)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumextremum, Cumextremum)
-FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_logcumsumexp, LogcumsumexpApart)
+FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_logcumsumexp, Logcumsumexp)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_cumprod, ForwardCumprod)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_indices, CarriedIndices)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_logcumsumexp, ForwardLogcumsumexp)

@@ -67,10 +67,6 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     const T* row_of_z;  // of HAS_TWO_RESULTS: the first z of the row
     i64* indices;  // of forward cummax and cummin: the index of the first element of the row
     A base;
-    // Of an exclusive scan: the element after those of the warp in the tile, the retained one,
-    // and the next one.
-    T after_warp, after_warp_of_retained, after_warp_of_next;
-    int next_tile;
 
     __device__ PipelinedRow(const ScanArgs& args, Shared& s, uint4* buffer) : Base(args, buffer), shared(s)
     {
@@ -154,7 +150,6 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             row_of_z = reinterpret_cast<const T*>(args.inputs[kStates].data) + offsets.inputs[kStates];
         }
         repeated = args.inputs[kScanned].data + offsets.inputs[kScanned] * sizeof(T);
-        next_tile = tiles();
         if constexpr (K::STORES_INDICES)
             indices = reinterpret_cast<i64*>(args.outputs[kIndices].data) + offsets.outputs[kIndices];
         if constexpr (K::FINDS_RECORDS) {
@@ -229,7 +224,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         return K::READS_HEADS ? own.heads : segment_heads(t);
     }
 
-    __device__ void load(ThreadTile& own, int t, uint4* stage, T after) const
+    __device__ void load(ThreadTile& own, int t, uint4* stage) const
     {
         if constexpr (K::READS_HEADS) {
             if constexpr (!K::HAS_SEQUENCES) own.heads = segment_heads(t);
@@ -238,7 +233,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (READS_X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
         read_dy(stage + (READS_X ? OPERAND : 0), own.ys, t);
         if (reads_next<K>(args)) {
-            take_next(own.ys, after);
+            take_next(own.ys, element_after_warp(t));
             leave_out_end(own.ys, t, K::template pad_y<T>(args));
             if constexpr (READS_X) leave_out_end(own.xs, t, static_cast<T>(K::pad(args)));
         }
@@ -260,18 +255,9 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ T element_after_warp(int t) const
     {
         const int position = first_position(t) + (warp + 1) * 32 * I;
-        return position >= 0 && position < args.n
+        return position < args.n
                    ? reinterpret_cast<const T*>(repeated)[position * args.inputs[kScanned].step]
                    : T();
-    }
-
-    // Goes on to a tile, and loads what the next tile of the CTA will need.
-    __device__ void advance_after_warp(int t)
-    {
-        after_warp_of_retained = after_warp;
-        after_warp = t == next_tile ? after_warp_of_next : element_after_warp(t);
-        next_tile = t - ctas_per_row();
-        after_warp_of_next = element_after_warp(next_tile);
     }
 
     // In an exclusive scan, replaces the last element of the row or of each packed sequence.
@@ -356,7 +342,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void resume(ThreadTile& own, int t, uint4* stage)
     {
         this->read_carry(t);
-        load(own, t, stage, after_warp_of_retained);
+        load(own, t, stage);
         if constexpr (K::NEEDS_PREFIX) {
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 own.thread.suffix(own.x(), own.y(), heads_of(own, t));
@@ -387,9 +373,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void find_suffix(int t, uint4* stage)
     {
         ThreadTile own;
-        if (reads_next<K>(args)) advance_after_warp(t);
         if (!COOPERATIVE || t >= 0) {
-            load(own, t, stage, after_warp);
+            load(own, t, stage);
             scan_tile(own, t);
         }
         if (!COOPERATIVE && this->phase() == kUpsweepSuffix) return;

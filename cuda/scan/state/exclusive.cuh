@@ -41,11 +41,13 @@ __device__ void take_next(Words<T, N> (&word)[U], T after_warp)
     for (int u = U - 1; u >= 0; --u) next = append_to(word[u], next);
 }
 
-// Replaces the elements of a thread from index `from` on.
+// Replaces the elements of a thread from index `from` on, of which few threads have any.
 template <typename T, int N, int U>
 __device__ void replace_from(Words<T, N> (&word)[U], i64 from, T value)
 {
+    if (from >= N * U) return;
+    const int first = static_cast<int>(from);
 #pragma unroll
     for (int i = 0; i < N * U; ++i)
-        if (i >= from) word[i / N].replace(i % N, value);
+        if (i >= first) word[i / N].replace(i % N, value);
 }

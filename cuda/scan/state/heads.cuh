@@ -6,12 +6,12 @@
 #include "scan/state/prefix_suffix.cuh"
 
 // Bits of the `COUNT` positions from `first` on. There are none before a row, nor more than one
-// position behind it, nor without kHasHeads.
+// position behind it.
 template <int COUNT>
 __device__ unsigned heads_at(const ScanArgs& args, i64 first)
 {
     static_assert(COUNT <= 32);
-    if (!(args.flags & kHasHeads) || first > args.n || first <= -COUNT) return 0;
+    if (first > args.n || first <= -COUNT) return 0;
     const i64 position = max(first, i64(0));
     const unsigned* words = reinterpret_cast<const unsigned*>(args.states) + position / 32;
     const unsigned bits = __funnelshift_r(__ldg(words), __ldg(words + 1), position % 32) << (position - first);

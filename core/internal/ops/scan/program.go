@@ -58,7 +58,7 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 	if s.Carries && scan.IsForward && kind.ReadsIndices { // a carry has the index
 		scan.Plain.Kind = gpu.ForwardIndices
 	}
-	if s.IsPacked || s.Carries {
+	if s.IsPacked {
 		scan.Plain.Kind = gpu.Packed[scan.Plain.Kind]
 		kernels, what = scan.Plain.Kind.Kernels(), " for packed sequences"
 	}
@@ -163,8 +163,8 @@ func (s *Program) Tasks(args []tensor.Tensor) int64 {
 	return s.host.Tasks(args, s.family == ForwardFamily)
 }
 
-// carryImage is the kernel image of scans with carries.
-const carryImage = "scan_carry"
+// carryImages are the kernel images of scans with carries, and of those that are packed.
+var carryImages = map[bool]string{false: "scan_carry", true: "scan_packed_carry"}
 
 // Symbols are the kernels of the kind, then its kernels with indices, its record passes, and
 // gpu.LastKernels. The program is one for a GPU.
@@ -177,7 +177,7 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 	kind := s.gpu.Plain.Kind
 	last := lastSymbols(gpu.Cumsum.Image, "scan_fill_", s.element)
 	if s.gpu.Plain.Carries {
-		add(carryImage, kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
+		add(carryImages[s.host.IsPacked], kind.SymbolPrefix+"_carry_", gpu.CarryKernels)
 		return append(list, last...)
 	}
 	add(kind.Image, kind.SymbolPrefix+"_", kind.Kernels())

@@ -35,7 +35,6 @@ const (
 	// Exclusive scans, in kernel order. Nothing is scanned at the last position of each row or
 	// packed sequence, where the result of a gradient is 0.
 	FlagExclusive
-	FlagHasHeads  // packed kinds: of the carries, rows may be one sequence
 	FlagReadsNext // rows: of the scanned operand, the element at the next position is read
 )
 
@@ -172,7 +171,7 @@ func (r *run) fill(a *ScanArgs, c *Config, flags, status int64) {
 	a.stages, a.statusOffset = c.Stages, c.StatusOffset+status
 	// vectorFlags of the selected kernel; layoutOf asked for those of row_cluster and
 	// row_pipelined.
-	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | r.exclusiveFlags() | flagIf(r.hasHeads(), FlagHasHeads)
+	a.flags = flags | o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed) | r.exclusiveFlags()
 	// Both are 0 for a kernel without flags, status words and states, such as row_resident of
 	// cumprod.
 	a.stateOffset, a.recordOffset = c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c)

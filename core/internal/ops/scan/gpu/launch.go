@@ -73,7 +73,7 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 			return err
 		}
 	}
-	if r.hasHeads() {
+	if p.Kind.isPacked && p.Length > 0 {
 		if err := r.storeHeads(); err != nil {
 			return err
 		}

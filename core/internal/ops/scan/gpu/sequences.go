@@ -26,12 +26,6 @@ func (s *Scan) rowsOfShape() int64 {
 	return rows
 }
 
-// hasHeads reports whether kernels read the heads of packed sequences. Those of scans with carries
-// are of packed kinds in any case.
-func (r *run) hasHeads() bool {
-	return r.problem.Kind.isPacked && r.problem.Length > 0 && (!r.problem.Carries || r.boundsNumber(r.args) >= 0)
-}
-
 // storeHeads launches scan_heads.
 func (r *run) storeHeads() error {
 	n := r.Plain.Length

@@ -28,22 +28,22 @@ func (s *Scan) runForwardChunk(args []tensor.Tensor, bounds *Bounds) {
 	}
 	states, boundaries := s.prefixes(&args[operand.ForwardCarryIn], rows)
 	args = without(args, operand.ForwardCarryIn, operand.ForwardSeqlens, operand.ForwardCarryOut)
-	pieces := s.pieces(bounds, vary(boundaries)) // packed runs have one index of the first position
-	for i, piece := range pieces {
-		part, own := s.slice(args, piece.first, piece.end)
+	intervals := s.intervals(bounds, vary(boundaries)) // packed runs have one index of the first position
+	for i, interval := range intervals {
+		part, own := s.slice(args, interval.first, interval.end)
 		starts := slices.Clone(boundaries)
 		for row := range starts {
-			starts[row] += piece.first
+			starts[row] += interval.first
 			if s.IsReversed {
-				starts[row] -= 2 * piece.first
+				starts[row] -= 2 * interval.first
 			}
 		}
-		isLast := i == len(pieces)-1
-		if piece.begins {
+		isLast := i == len(intervals)-1
+		if interval.begins {
 			states = slices.Repeat([]forwardState{s.Recurrence.forwardInitial}, int(rows))
 		}
 		if isLast || args[operand.ForwardY].Given() {
-			part.of(piece.bounds, all).forwardPiece(own, states, part.firstPositions(starts), isLast && carryOut.Given())
+			part.of(interval.bounds, all).forwardInterval(own, states, part.firstPositions(starts), isLast && carryOut.Given())
 		}
 	}
 	if !carryOut.Given() {
@@ -63,9 +63,9 @@ func (s *Scan) runForwardChunk(args []tensor.Tensor, bounds *Bounds) {
 	})
 }
 
-// forwardPiece scans rows from their prefixes, which become those after the rows, or packed
+// forwardInterval scans rows from their prefixes, which become those after the rows, or packed
 // sequences. firsts are the positions in the whole row at which each row begins in memory.
-func (s *Scan) forwardPiece(args []tensor.Tensor, states []forwardState, firsts []int64, findsIndices bool) {
+func (s *Scan) forwardInterval(args []tensor.Tensor, states []forwardState, firsts []int64, findsIndices bool) {
 	h := s.startForward(args, !vary(firsts))
 	if h.findsIndices = findsIndices; vary(firsts) {
 		h.firsts = firsts
@@ -88,21 +88,22 @@ func vary(numbers []int64) bool {
 	return slices.ContainsFunc(numbers, func(x int64) bool { return x != numbers[0] })
 }
 
-// piece are positions of a chunk in scan order: first to end-1. They belong to one sequence or, with
-// bounds, are whole sequences.
-type piece struct {
+// interval are positions of a chunk in scan order: first to end-1. They belong to one sequence or,
+// with bounds, are whole sequences.
+type interval struct {
 	first, end int64
 	begins     bool    // a sequence begins at the first position
 	bounds     *Bounds // counted from the first position in memory
 }
 
-// pieces are the sequence that a chunk continues, whole sequences, and the one that the next chunk
-// may continue. Without bounds, a chunk is in one sequence. areApart: each sequence is a piece.
-func (s *Scan) pieces(bounds *Bounds, areApart bool) []piece {
+// intervals are the sequence that a chunk continues, whole sequences, and the one that the next
+// chunk may continue. Without bounds, a chunk is in one sequence. areApart: each sequence is a
+// interval.
+func (s *Scan) intervals(bounds *Bounds, areApart bool) []interval {
 	n := s.Length()
-	rest := piece{end: n}
+	rest := interval{end: n}
 	if bounds == nil {
-		return []piece{rest}
+		return []interval{rest}
 	}
 	starts := bounds.All() // in scan order
 	if s.IsReversed {
@@ -114,20 +115,20 @@ func (s *Scan) pieces(bounds *Bounds, areApart bool) []piece {
 	from, _ := slices.BinarySearch(starts, 0)
 	to, _ := slices.BinarySearch(starts, n)
 	if from == to {
-		return []piece{rest}
+		return []interval{rest}
 	}
-	all := []piece{}
+	found := []interval{}
 	if starts[from] > 0 {
-		all = append(all, piece{end: starts[from]})
+		found = append(found, interval{end: starts[from]})
 	}
 	starts = starts[from:to]
 	switch last := len(starts) - 1; {
 	case areApart:
 		for k := range last {
-			all = append(all, piece{first: starts[k], end: starts[k+1], begins: true})
+			found = append(found, interval{first: starts[k], end: starts[k+1], begins: true})
 		}
 	case starts[0] < starts[last]:
-		middle := piece{first: starts[0], end: starts[len(starts)-1], begins: true}
+		middle := interval{first: starts[0], end: starts[len(starts)-1], begins: true}
 		inMemory := slices.Clone(starts)
 		for k := range inMemory {
 			inMemory[k] -= middle.first
@@ -139,9 +140,9 @@ func (s *Scan) pieces(bounds *Bounds, areApart bool) []piece {
 			slices.Reverse(inMemory)
 		}
 		middle.bounds = &Bounds{wide: inMemory, stride: 1, Count: int64(len(inMemory) - 1)}
-		all = append(all, middle)
+		found = append(found, middle)
 	}
-	return append(all, piece{first: starts[len(starts)-1], end: n, begins: true})
+	return append(found, interval{first: starts[len(starts)-1], end: n, begins: true})
 }
 
 // slice is the scan of some positions, which are given in scan order, and its operands.
@@ -184,25 +185,25 @@ func (s *Scan) runBackwardChunk(args []tensor.Tensor, bounds *Bounds) {
 	maps := s.suffixMaps(&args[operand.DCarryOut], rows)
 	states, _ := s.prefixes(&args[operand.CarryIn], rows)
 	args = without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)
-	pieces := s.pieces(bounds, false)
-	for i := len(pieces) - 1; i >= 0; i-- {
-		piece := pieces[i]
-		part, own := s.slice(args, piece.first, piece.end)
+	intervals := s.intervals(bounds, false)
+	for i := len(intervals) - 1; i >= 0; i-- {
+		interval := intervals[i]
+		part, own := s.slice(args, interval.first, interval.end)
 		prefixes := make([]state, rows)
 		for row := range prefixes {
-			if prefixes[row] = form.toPrefix(states[row]); piece.begins {
+			if prefixes[row] = form.toPrefix(states[row]); interval.begins {
 				prefixes[row] = s.Recurrence.initial
 			}
 		}
-		h := part.of(piece.bounds, all).start(own)
+		h := part.of(interval.bounds, all).start(own)
 		switch {
-		case piece.bounds == nil && h.n > 0:
+		case interval.bounds == nil && h.n > 0:
 			h.isChunk = true
 			h.scanChunk(prefixes, maps, i == 0 && carryIn.Given())
-		case piece.bounds != nil && args[operand.Dx].Given():
-			part.forSequences(own, piece.bounds, operand.Dx, operand.Dy, 0, (*Scan).backward)
+		case interval.bounds != nil && args[operand.Dx].Given():
+			part.forSequences(own, interval.bounds, operand.Dx, operand.Dy, 0, (*Scan).backward)
 		}
-		if piece.begins { // nothing of it reaches those before it
+		if interval.begins { // nothing of it reaches those before it
 			maps = slices.Repeat([]suffixMap{form.identity}, int(rows))
 		}
 	}

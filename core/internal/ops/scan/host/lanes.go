@@ -36,8 +36,8 @@ type division struct {
 	steps       [cpu.MaxOperands]int64    // distance of positions in scan order [elements]
 	splitLength int64                     // positions of a lane; the last split of a row may be shorter
 	lanes       int64
-	// Of packed sequences: offsets of rows, if they are few, and for each split the start of a segment
-	// that continues another and is continued; 0: it has none.
+	// Of packed sequences: offsets of rows, if they are few, and for each split the start of a
+	// segment that continues another and is continued; 0: it has none.
 	rowOffsets [cpu.MaxOperands][C.SCAN_LANES]int64
 	spans      []int64
 }

@@ -14,9 +14,9 @@ import (
 // This file divides rows of packed sequences into lanes. A sequence is cut into segments of
 // splitLength positions, of which the last may be shorter; a lane is a segment of one row. Lanes of
 // similar length advance together, those that end early padded with zeros: nothing follows them in
-// their sequences. A segment belongs to the split of the row in which it begins. At most one segment
-// of a split continues one of the split before, and at most one is continued in the next split, so
-// that prefixes and suffixes are combined split by split.
+// their sequences. A segment belongs to the split of the row in which it begins. At most one
+// segment of a split continues one of the split before, and at most one is continued in the next
+// split, so that prefixes and suffixes are combined split by split.
 
 const (
 	maxPackedSplitLength = 512
@@ -61,8 +61,8 @@ func (h *division) segmentTasks() (splits, rows, tasks int64) {
 // mayShareSegments reports whether rows suffice for the lanes of a segment.
 func (h *division) mayShareSegments() bool { return h.rows >= C.SCAN_LANES }
 
-// inSegments runs body in parallel over batches of lanes: of all segments, or of those that continue
-// others or are continued.
+// inSegments runs body in parallel over batches of lanes: of all segments, or of those that
+// continue others or are continued.
 func (h *division) inSegments(onlyCrossing bool, body func(w *worker, count int64)) {
 	splits, rows, tasks := h.segmentTasks()
 	each := num.CeilDiv(h.rows, rows) // tasks of the same splits
@@ -151,8 +151,8 @@ func (h *division) findCrossing(w *worker, firstSplit, endSplit int64, setsSpans
 	}
 }
 
-// segmentOf is the first segment of a sequence that begins at or after a position; its length is not
-// positive if there is none.
+// segmentOf is the first segment of a sequence that begins at or after a position; its length is
+// not positive if there is none.
 func (h *division) segmentOf(first, end, low int64) segment {
 	s := segment{start: first, count: 1}
 	if s.enters = first < low; s.enters {
@@ -192,8 +192,8 @@ func (w *worker) sortSegments() {
 	w.segments, w.sorted = w.sorted, w.segments
 }
 
-// inSegmentBatches calls body for batches of lanes: `rows` rows, from a row on, of the segments of a
-// worker.
+// inSegmentBatches calls body for batches of lanes: `rows` rows, from a row on, of the segments of
+// a worker.
 func (h *division) inSegmentBatches(w *worker, row, rows int64, body func(count int64)) {
 	b := &w.batch
 	if h.mayShareSegments() {
@@ -293,8 +293,8 @@ func (h *division) setRowOffsets() {
 	}
 }
 
-// laneOf is the number of the split and row of lane i, and whether its segment continues another and
-// is continued.
+// laneOf is the number of the split and row of lane i, and whether its segment continues another
+// and is continued.
 func (h *division) laneOf(b *batch, i int64) (lane int64, enters, leaves bool) {
 	if b.hasRows {
 		return b.start/h.splitLength*h.rows + b.row + i, b.segment.enters, b.segment.leaves
@@ -302,7 +302,8 @@ func (h *division) laneOf(b *batch, i int64) (lane int64, enters, leaves bool) {
 	return b.starts[i]/h.splitLength*h.rows + b.rows[i], b.enters[i], b.leaves[i]
 }
 
-// spanned reports whether the split of a lane has a segment that continues another and is continued.
+// spanned reports whether the split of a lane has a segment that continues another and is
+// continued.
 func (h *division) spanned(lane int64) bool { return h.packed == nil || h.spans[lane/h.rows] > 0 }
 
 // ofLanes are the states of the lanes of a batch: prefixes before the segments that continue others

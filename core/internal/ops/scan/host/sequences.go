@@ -19,8 +19,8 @@ import (
 // This file has packed sequences, and exclusive scans. An exclusive scan is the inclusive scan of
 // all positions but the last, and its result lies one position later; so does dy of its gradient.
 
-// Bounds are the bounds of the sequences that are packed along a dimension, in host memory: sequence
-// k has the positions At(k) to At(k+1) - 1.
+// Bounds are the bounds of the sequences that are packed along a dimension, in host memory:
+// sequence k has the positions At(k) to At(k+1) - 1.
 type Bounds struct {
 	narrow []int32
 	wide   []int64 // nil: the bounds are int32
@@ -70,8 +70,8 @@ func (b *Bounds) All() []int64 {
 }
 
 // FirstWrong is the first bound that is not 0, is less than the bound before it, or exceeds the
-// length of a row; the last bound if that is not the length. -1: all are right. If the row is cut out
-// of a longer one, the first bound may be less than 0, and others may exceed the length.
+// length of a row; the last bound if that is not the length. -1: all are right. If the row is cut
+// out of a longer one, the first bound may be less than 0, and others may exceed the length.
 func (b *Bounds) FirstWrong(length int64, isCut bool) int64 {
 	least, most := int64(0), length
 	if isCut {
@@ -183,8 +183,8 @@ func (q *sequences) positions(k int64) (first, end int64) {
 	return q.partOf(bounds[0], bounds[1])
 }
 
-// search is the first sequence, from sequence k on, that ends after a position. It doubles its steps
-// until it is past the sequence (galloping search).
+// search is the first sequence, from sequence k on, that ends after a position. It doubles its
+// steps until it is past the sequence (galloping search).
 func (q *sequences) search(k, position int64) int64 {
 	endsAfter := func(k int64) bool {
 		_, end := q.positions(k)
@@ -197,9 +197,10 @@ func (q *sequences) search(k, position int64) int64 {
 	return k + int64(sort.Search(int(min(step, q.Count-k)), func(i int) bool { return endsAfter(k + int64(i)) }))
 }
 
-// forSequences calls run for the sequences of each row. Of an exclusive scan, `later` is the operand
-// whose positions come one later: the output of the scan, or dy of its gradient. The position of the
-// output that this leaves out, the first or the last of each sequence, becomes `empty`.
+// forSequences calls run for the sequences of each row. Of an exclusive scan, `later` is the
+// operand whose positions come one later: the output of the scan, or dy of its gradient. The
+// position of the output that this leaves out, the first or the last of each sequence, becomes
+// `empty`.
 func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int, empty float64, run func(*Scan, []tensor.Tensor)) {
 	switch {
 	case !s.IsExclusive && bounds == nil:
