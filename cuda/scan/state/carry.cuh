@@ -2,7 +2,7 @@
 // several devices. In memory a carry is some numbers of 8 bytes for each row.
 #pragma once
 
-#include "scan/state/prefix_suffix.cuh"
+#include "scan/state/heads.cuh"
 
 // A kind whose rows have carries. There is no fast path, as its states cannot leave a row.
 template <typename K>
@@ -93,6 +93,10 @@ __device__ typename K::Carry suffix_of_row(const ScanArgs& args, i64 row)
 {
     using Carry = typename K::Carry;
     Carry sum = K::to_carry(K::Suffix::identity());
+    // A sequence that begins right after the row has another state.
+    if constexpr (K::READS_HEADS) {
+        if (heads_at<1>(args, args.n)) return sum;
+    }
     if constexpr (K::HAS_CARRIES) {
         const CarryArgs& carry = static_cast<const CarryArgs&>(args);
         const CarriedRow own = {args, first_index_of_row<K>(args, row)};

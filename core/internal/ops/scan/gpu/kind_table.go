@@ -24,7 +24,6 @@ var (
 	FastPathKernels = append(slices.Clone(prefixKernels), ColumnCluster)
 	generalKernels  = []string{RowPacked, RowResident, RowTiled, ColumnTiled}
 	indexKernels    = append(slices.Clone(generalKernels), Repair)
-	packedKernels   = []string{RowTiled, RowResident, ColumnTiled, RowPipelined, ColumnPipelined}
 	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
 )
 
@@ -62,42 +61,6 @@ func (k *Kind) HasFastPath() bool { return k.hasFastPath }
 
 // HasKernel reports whether the kind has a kernel of this name.
 func (k *Kind) HasKernel(name string) bool { return slices.Contains(k.kernels, name) }
-
-// packed is a general kind on rows of packed sequences, with states that may be closed.
-func packed(kind *Kind, states [2]stateSizes) *Kind {
-	k := *kind
-	k.SymbolPrefix += "_packed"
-	k.kernels, k.states, k.isPacked = packedKernels, states, true
-	switch {
-	case kind.hasPrefix:
-		k.kernels = packedKernels[:3]
-	case !kind.isLinear: // column_tiled is as fast
-		k.kernels = packedKernels[:4]
-	}
-	k.RowPipelinedVectors[0] = min(k.RowPipelinedVectors[0], 4) // heads of a thread are one word
-	for i := range k.RowResidentVectors {
-		k.RowResidentVectors[i] = min(k.RowResidentVectors[i], 4) // shared memory
-	}
-	k.hasFastPath, k.hasRecords, k.hasRowFlags = false, false, false
-	if !k.isLinear {
-		k.Image = "scan_packed"
-	}
-	return &k
-}
-
-// Kinds of packed sequences, by the kind of other rows.
-var Packed = map[*Kind]*Kind{
-	Cumsum:              packed(Cumsum, [2]stateSizes{{0, 16}, {0, 16}}),
-	Cumprod:             packed(Cumprod, [2]stateSizes{{16, 24}, {24, 40}}),
-	Cumextremum:         packed(Cumextremum, [2]stateSizes{{8, 8}, {16, 16}}),
-	Logcumsumexp:        packed(Logcumsumexp, [2]stateSizes{{12, 12}, {24, 24}}),
-	ForwardCumprod:      packed(ForwardCumprod, [2]stateSizes{{0, 16}, {0, 24}}),
-	ForwardCumextremum:  packed(ForwardCumextremum, [2]stateSizes{{0, 8}, {0, 16}}),
-	ForwardIndices:      packed(ForwardIndices, [2]stateSizes{{0, 16}, {0, 24}}),
-	ForwardLogcumsumexp: packed(ForwardLogcumsumexp, [2]stateSizes{{0, 12}, {0, 24}}),
-	Linear:              packed(Linear, Linear.states),
-	LinearBackward:      packed(LinearBackward, LinearBackward.states),
-}
 
 // Kinds are all kinds. Each row says everything about one: its symbols and image, its traits, and
 // its tuned numbers. Those were measured on an H100 SXM5, except for linear recurrences, which have

@@ -73,7 +73,7 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 			return err
 		}
 	}
-	if p.Kind.isPacked && p.Length > 0 {
+	if p.Kind.isPacked {
 		if err := r.storeHeads(); err != nil {
 			return err
 		}

@@ -88,7 +88,10 @@ func hasRecordPass(p *Problem, c *Config) bool {
 // extents of the dimensions that are not scanned, along each of which dx may be dense.
 func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 	most := IndexFlagBytes(p)
-	if p.Rows == 0 || p.Length == 0 {
+	switch {
+	case p.Rows > 0 && p.Length == 0 && p.Carries:
+		return headBytes(p)
+	case p.Rows == 0 || p.Length == 0:
 		return most
 	}
 	if p.IsExclusive {

@@ -1,0 +1,43 @@
+package gpu
+
+// The kinds of packed sequences, which are made of the general kinds (cuda/scan/kinds/packed.cuh).
+
+// packedKernels are the kernels of packed kinds, in the order of a plan's symbols. Kinds with a
+// prefix have the first three, and all but linear recurrences the first four.
+var packedKernels = []string{RowTiled, RowResident, ColumnTiled, RowPipelined, ColumnPipelined}
+
+// packed is a general kind on rows of packed sequences, with states that may be closed.
+func packed(kind *Kind, states [2]stateSizes) *Kind {
+	k := *kind
+	k.SymbolPrefix += "_packed"
+	k.kernels, k.states, k.isPacked = packedKernels, states, true
+	switch {
+	case kind.hasPrefix:
+		k.kernels = packedKernels[:3]
+	case !kind.isLinear: // column_tiled is as fast
+		k.kernels = packedKernels[:4]
+	}
+	k.RowPipelinedVectors[0] = min(k.RowPipelinedVectors[0], 4) // heads of a thread are one word
+	for i := range k.RowResidentVectors {
+		k.RowResidentVectors[i] = min(k.RowResidentVectors[i], 4) // shared memory
+	}
+	k.hasFastPath, k.hasRecords, k.hasRowFlags = false, false, false
+	if !k.isLinear {
+		k.Image = "scan_packed"
+	}
+	return &k
+}
+
+// Kinds of packed sequences, by the kind of other rows.
+var Packed = map[*Kind]*Kind{
+	Cumsum:              packed(Cumsum, [2]stateSizes{{0, 16}, {0, 16}}),
+	Cumprod:             packed(Cumprod, [2]stateSizes{{16, 24}, {24, 40}}),
+	Cumextremum:         packed(Cumextremum, [2]stateSizes{{8, 8}, {16, 16}}),
+	Logcumsumexp:        packed(Logcumsumexp, [2]stateSizes{{12, 12}, {24, 24}}),
+	ForwardCumprod:      packed(ForwardCumprod, [2]stateSizes{{0, 16}, {0, 24}}),
+	ForwardCumextremum:  packed(ForwardCumextremum, [2]stateSizes{{0, 8}, {0, 16}}),
+	ForwardIndices:      packed(ForwardIndices, [2]stateSizes{{0, 16}, {0, 24}}),
+	ForwardLogcumsumexp: packed(ForwardLogcumsumexp, [2]stateSizes{{0, 12}, {0, 24}}),
+	Linear:              packed(Linear, Linear.states),
+	LinearBackward:      packed(LinearBackward, LinearBackward.states),
+}
