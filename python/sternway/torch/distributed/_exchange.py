@@ -21,7 +21,7 @@ HEADER = 1024
 def all_gather(x: Tensor, group: Any) -> Tensor:
     """The tensors of all ranks, which are of one shape and dtype, [ranks, ...]."""
     every = x.new_empty(dist.get_world_size(group), *x.shape)
-    dist.all_gather_into_tensor(every.view(-1), x.reshape(-1), group=group)
+    dist.all_gather_into_tensor(every.view(-1), x.contiguous().view(-1), group=group)
     return every
 
 
