@@ -145,7 +145,6 @@ func (r *refusals) problems() {
 		{"tie", scan.Scan{Kind: "cummax", Shape: shape, DType: tensor.Float32, Tie: "middle"}, errs.Unsupported},
 		{"exclusive maximum", scan.Scan{Kind: "cummax", Shape: shape, DType: tensor.Float32, Exclusive: true}, errs.Unsupported},
 		{"exclusive with carries", scan.ScanBackward{Kind: "cumsum", Shape: shape, DType: tensor.Float32, Exclusive: true, Carries: true}, errs.Unsupported},
-		{"sequences with carries", scan.Scan{Kind: "cumsum", Shape: shape, DType: tensor.Float32, NumSequences: coretest.Given[int64](1), Carries: true}, errs.Unsupported},
 		{"sequences of a number", scan.Scan{Kind: "cumsum", DType: tensor.Float32, NumSequences: coretest.Given[int64](1)}, errs.InvalidProblem},
 		{"a negative number of sequences", scan.Scan{Kind: "cumsum", Shape: shape, DType: tensor.Float32, NumSequences: coretest.Given[int64](-1)}, errs.InvalidProblem},
 		{"mode", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = "min" }), errs.Unsupported},

@@ -39,8 +39,10 @@ func loadedSymbols(t *testing.T) map[string]bool {
 func packedSamples() (samples []ops.Descriptor) {
 	two, shape := coretest.Given[int64](2), []int64{4, 6}
 	for _, kind := range scan.Kinds {
-		d := scan.Scan{Kind: kind.Name, Shape: shape, NumSequences: two}
-		samples = append(samples, d, scan.ScanBackward(d))
+		for _, areCut := range []bool{false, true} {
+			d := scan.Scan{Kind: kind.Name, Shape: shape, NumSequences: two, Carries: areCut}
+			samples = append(samples, d, scan.ScanBackward(d))
+		}
 	}
 	d := scan.LinearRecurrence{Shape: shape, NumSequences: two}
 	return append(samples, d, scan.LinearRecurrenceBackward(d))

@@ -34,7 +34,7 @@ class ScanDescriptor(BaseScanDescriptor):
         tie: for cummax and cummin, the one of equal values that wins, in scan order: "last", as in torch, or "first".
         carries: whether runs take carries, by which a scan that is cut into chunks is computed chunk by chunk.
         num_sequences: the number of sequences that are packed along ``dim`` and scanned apart, by the operand cu_seqlens; None:
-            each row is one sequence. Not with ``carries``.
+            each row is one sequence.
         exclusive: True: ``y[i]`` is the scan of the positions before i; not for cummax and cummin, nor with ``carries``.
 
     Raises:
@@ -68,7 +68,8 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
             each written without a carry_in of its own.
         carry_out: output, float64 [..., k]: the state of each row after the last position of this chunk.
         cu_seqlens: input, int32 or int64 [num_sequences + 1], for descriptors with ``num_sequences``: sequence k has the
-            positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1`` along ``dim``.
+            positions ``cu_seqlens[k]`` to ``cu_seqlens[k + 1] - 1`` along ``dim``. With carries, bounds count from the
+            beginning of the chunk: the first may be negative, and the last may exceed the chunk's length.
 
     The carries are for descriptors with ``carries``, and optional: chunks of a long scan are computed one after another. The k
     numbers of a row:

@@ -151,14 +151,24 @@ def wrong_calls() -> None:
         (lambda: std.cumsum(x, 1, cu_seqlens=[0, 3]), "cu_seqlens must be a torch.Tensor"),  # type: ignore[arg-type]
         (lambda: std.linear_recurrence(x, x, 1, cu_seqlens=bounds.float()), "cu_seqlens must be int32 or int64, got float32"),
     ]
+    if default_device() == "cpu":
+        wrong_bounds = torch.tensor([0, 2, 1, 3 * world()])
+        wanted = "cu_seqlens must be bounds that rise from 0 to the extent along dim, got 1 at position 2"
+        calls += [
+            (lambda: std.cumsum(x, 1, cu_seqlens=wrong_bounds), wanted),
+            (lambda: std.linear_recurrence(x, x, 1, cu_seqlens=wrong_bounds), wanted),
+            (lambda: std.cumsum(x, 1, cu_seqlens=bounds - 1), "got -1 at position 0"),
+        ]
     for wrong in range(world()):
         for call, message in calls:
             with pytest.raises((sw.Error, TypeError), match=message):
                 call() if torch.distributed.get_rank() == wrong else std.cumsum(x, 1, cu_seqlens=bounds)
     if default_device() == "cpu":
-        wanted = r"cu_seqlens must be bounds that rise from at most 0 to at least 3, the extent along dim"
-        with pytest.raises(sw.InvalidProblemError, match=wanted):
-            std.cumsum(x, 1, cu_seqlens=torch.tensor([0, 5, 4, 3 * world()]))
+        for scan in (lambda b: std.cumsum(x, 1, cu_seqlens=b), lambda b: std.linear_recurrence(x, x, 1, cu_seqlens=b)):
+            wanted = f"bounds that rise from 0 to {3 * world()}, the extent along dim, got {3 * world() - 1} at position 1"
+            with pytest.raises(sw.InvalidProblemError, match=wanted):
+                scan(bounds - torch.tensor([0, 1]))
+    assert std.cumsum(x, 1, cu_seqlens=bounds)[0].tolist() == [3.0 * torch.distributed.get_rank() + k for k in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -79,3 +79,15 @@ def test_chunks(kind: str, device: str) -> None:
     """It alone finds a carry that enters a sequence which begins where a chunk, and a tile of a kernel, ends."""
     for row in pairwise(CUTS, (0, 1), (False, True), (F64, F32, BF16)):
         whole_and_chunks(kind, *row, device)
+
+
+def test_a_bound_at_the_end_of_a_chunk(device: str) -> None:
+    """The next sequence begins without elements, and what leaves it does not enter the chunk, on every device."""
+    x, cu = torch.tensor([1.0, 2.0, 3.0], device=device), torch.tensor([0, 3], device=device)
+    options = {"dim": 0, "num_sequences": 1, "carries": True}
+    y, carry, dx = torch.empty_like(x), torch.full((1,), torch.nan, dtype=F64, device=device), torch.empty_like(x)
+    plan(sw.ScanPlan, sw.ScanDescriptor, "cumsum", x, options).run(x=x, cu_seqlens=cu, y=y, carry_out=carry)
+    assert (y.tolist(), carry.tolist()) == ([1.0, 3.0, 6.0], [0.0])
+    backward = plan(sw.ScanBackwardPlan, sw.ScanBackwardDescriptor, "cumsum", x, options)
+    backward.run(dy=x, cu_seqlens=cu, dx=dx, dcarry_out=torch.full_like(carry, 100))
+    assert dx.tolist() == [6.0, 5.0, 3.0]

@@ -84,7 +84,7 @@ func CudaImages(t testing.TB) (names []string) {
 	return names
 }
 
-var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(`)
+var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*)?(\w+)\s*\(`)
 
 // ExportedSymbols are the kernels of an image.
 func ExportedSymbols(t testing.TB, image string) (symbols []string) {

@@ -54,19 +54,19 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 		scan.Plain.Kind, scan.IsForward, scan.IsReversed, scan.Empty = kind.forward, true, !s.IsReversed, kind.recurrence.Empty()
 	}
 	var kernels []string // those that the caller may ask for, if that is not for Problem to say
-	what := ""
+	condition := ""
 	if s.Carries && scan.IsForward && kind.ReadsIndices { // a carry has the index
 		scan.Plain.Kind = gpu.ForwardIndices
 	}
 	if s.IsPacked {
 		scan.Plain.Kind = gpu.Packed[scan.Plain.Kind]
-		kernels, what = scan.Plain.Kind.Kernels(), " for packed sequences"
+		kernels, condition = scan.Plain.Kind.Kernels(), " for packed sequences"
 	}
 	if s.Carries {
-		kernels, what = gpu.CarryKernels, " with carries"
+		kernels, condition = gpu.CarryKernels, " with carries"
 	}
 	if asked := preference.Kernel; asked != "" && kernels != nil && !slices.Contains(kernels, asked) {
-		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(kernels)+what, fmt.Sprintf("%q", asked), "")
+		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(kernels)+condition, fmt.Sprintf("%q", asked), "")
 	}
 	program := &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, gpu: scan}
 	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.Plain, asked) {

@@ -16,7 +16,7 @@ type sequences struct {
 	op     string
 	count  *int64 // nil: rows are one sequence each
 	length int64  // positions of a row
-	isCut  bool   // rows are chunks: bounds may lie before and behind them
+	isCut  bool   // rows are chunks: bounds may be negative and exceed the length
 }
 
 // checkCount refuses a number of sequences that no operand can have.
@@ -51,8 +51,8 @@ func (s *sequences) checkGiven(seqlens *tensor.Tensor) *errs.Error {
 	return nil
 }
 
-// checkBounds refuses bounds that do not rise from 0 to the length of a row, or from before a chunk
-// to behind it. They are in host memory.
+// checkBounds refuses bounds that do not rise from 0 to the length of a row; of a chunk, from at
+// most 0 to at least its length. They are in host memory.
 func (s *sequences) checkBounds(seqlens *tensor.Tensor) *errs.Error {
 	if !seqlens.Given() {
 		return nil

@@ -60,7 +60,7 @@ class Cut(NamedTuple):
             *((edges[r + 1], edges[rank]) if r < rank else (edges[rank + 1], edges[r]) for r in range(len(self.lengths))),
             strict=True,
         )
-        bounds, device = cu_seqlens.long(), states.device
+        bounds, device = cu_seqlens.long().contiguous(), states.device
         below = torch.searchsorted(bounds, _on_device(lows, device))
         begins = torch.searchsorted(bounds, _on_device(highs, device), right=True) > below
         return torch.where(begins.view(-1, *[1] * (states.dim() - 1)), nothing, states)

@@ -25,7 +25,7 @@ from ._exchange import all_gather
 from ._parts import part_of, summary
 from ._placements import require_fit, require_mesh
 from ._rules import linear_recurrence as linear_rules
-from ._scans import MAX_RANK, Call, agreed, options_of, own_bounds, shard_lengths
+from ._scans import MAX_RANK, Call, agreed, check_bounds, options_of, own_bounds, shard_lengths
 
 __all__ = ["linear_recurrence"]
 
@@ -180,6 +180,7 @@ def linear_recurrence(
     factors, terms, *own = found
     _, (_, _, _, along, backward, _), _ = calls[0]
     part = Cut(along, backward, group, tuple(length for *_, length in calls))
+    check_bounds(_OP, cu_seqlens, part.edges[-1])
     return recurrence(factors, terms, part, cu_seqlens, *own)
 
 
@@ -256,6 +257,7 @@ def recurrence_sharded(
         fitting = tuple(require_fit(op, operands, [x.placements[k] for x in (a, b)], list(map(list, keeping))))
         placements.append((keeping[fitting], *fitting))
     bounds = own_bounds(public, cu_seqlens)
+    check_bounds(public, bounds, shape[dim])
     h: DTensor = _of_shards(a, b, list(zip(*placements, strict=True)), shape, dim, reverse, bounds, along[0])
     return h
 

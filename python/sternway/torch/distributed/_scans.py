@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool, exclus
     calls = agreed(op, group, find)
     _, (_, _, _, along, backward, _), _ = calls[0]
     cut = Cut(along, backward, group, tuple(length for *_, length in calls))
+    check_bounds(op, cu_seqlens, cut.edges[-1])
     return scan_cut(x, kind, cut, exclusive, cu_seqlens, *found)
 
 
@@ -75,7 +77,29 @@ def options_of(op: str, x: Tensor, cu_seqlens: Tensor | None, exclusive: bool = 
         raise make("invalid_problem", op, "cu_seqlens", f"on {x.device} like the data", str(cu_seqlens.device))
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise make("invalid_problem", op, "cu_seqlens", "int32 or int64", str(cu_seqlens.dtype).removeprefix("torch."))
-    return f", {sequences_of(op, cu_seqlens)} sequences{', exclusive' if exclusive else ''}"
+    options = f", {sequences_of(op, cu_seqlens)} sequences{', exclusive' if exclusive else ''}"
+    if cu_seqlens.device.type != "cpu":
+        return options
+    check_bounds(op, cu_seqlens)
+    return f"{options} (bounds {zlib.crc32(cu_seqlens.long().numpy().tobytes()):08x})"
+
+
+def check_bounds(op: str, cu_seqlens: Tensor | None, extent: int | None = None) -> None:
+    """Check bounds of the whole, if they are on the CPU. extent: of the whole; None: not known yet.
+
+    Raises:
+        InvalidProblemError: they do not rise from 0 to the extent.
+    """
+    if cu_seqlens is None or cu_seqlens.device.type != "cpu":
+        return
+    falls = torch.cat([cu_seqlens[:1] != 0, cu_seqlens[1:] < cu_seqlens[:-1]])
+    if extent is not None:
+        falls |= cu_seqlens > extent
+        falls[-1] |= cu_seqlens[-1] != extent
+    if falls.any():
+        at = int(falls.int().argmax())
+        wanted = f"bounds that rise from 0 to {'' if extent is None else f'{extent}, '}the extent along dim"
+        raise make("invalid_problem", op, "cu_seqlens", wanted, f"{int(cu_seqlens[at])} at position {at}")
 
 
 def scan_cut(x: Tensor, kind: ScanKind, cut: Cut, exclusive: bool, cu_seqlens: Tensor | None, *own: Tensor) -> Any:
@@ -132,7 +156,9 @@ def scan_sharded(
         raise make("unsupported", op, "x", wanted, str(x.placements), "use x.redistribute(placements=...)")
     if x.dim() > MAX_RANK:
         raise make("unsupported", op, "x", f"of at most {MAX_RANK} dimensions along a sharded one", f"{x.dim()}")
-    return _scan_shards(x, kind, dim, reverse, exclusive, own_bounds(op, cu_seqlens), along[0])
+    bounds = own_bounds(op, cu_seqlens)
+    check_bounds(op, bounds, x.shape[dim])
+    return _scan_shards(x, kind, dim, reverse, exclusive, bounds, along[0])
 
 
 def own_bounds(op: str, cu_seqlens: Any) -> Tensor | None:
@@ -204,8 +230,8 @@ def cumsum(
         this rank's part of the whole scan, of x's shape and dtype, contiguous.
 
     Raises:
-        InvalidProblemError: on every rank, if dim or reverse of one rank is invalid, or if calls do not fit each other; on this
-            rank, if no process group is initialized or this process is not in the group.
+        InvalidProblemError: on every rank, if dim, reverse or cu_seqlens of one rank is invalid, or if calls do not fit each
+            other (values of cu_seqlens are compared and checked on the CPU alone); on this rank, if no process group is initialized or this process is not in the group.
         UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
         TypeError: x is no plain tensor; on the other ranks InvalidProblemError.
 

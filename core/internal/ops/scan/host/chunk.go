@@ -3,6 +3,7 @@ package host
 import (
 	"slices"
 
+	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -97,31 +98,33 @@ type interval struct {
 }
 
 // intervals are the sequence that a chunk continues, whole sequences, and the one that the next
-// chunk may continue. Without bounds, a chunk is in one sequence. areApart: each sequence is a
-// interval.
+// chunk continues, which is empty if it begins there. Without bounds, a chunk is in one sequence.
+// areApart: each sequence is an interval of its own.
 func (s *Scan) intervals(bounds *Bounds, areApart bool) []interval {
 	n := s.Length()
 	rest := interval{end: n}
 	if bounds == nil {
 		return []interval{rest}
 	}
-	starts := bounds.All() // in scan order
-	if s.IsReversed {
-		slices.Reverse(starts)
-		for k := range starts {
-			starts[k] = n - starts[k]
+	starts := []int64{} // of the sequences that begin in the chunk or right after it, in scan order
+	before := int64(-1)
+	for k := range bounds.Count + 1 {
+		start := num.Clamp(bounds.At(k), -1, n+1)
+		if s.IsReversed {
+			start = n - num.Clamp(bounds.At(bounds.Count-k), -1, n+1)
+		}
+		// They rise even if the caller has changed the bounds since the check.
+		if before = max(before, start); before >= 0 && before <= n {
+			starts = append(starts, before)
 		}
 	}
-	from, _ := slices.BinarySearch(starts, 0)
-	to, _ := slices.BinarySearch(starts, n)
-	if from == to {
+	if len(starts) == 0 {
 		return []interval{rest}
 	}
 	found := []interval{}
-	if starts[from] > 0 {
-		found = append(found, interval{end: starts[from]})
+	if starts[0] > 0 {
+		found = append(found, interval{end: starts[0]})
 	}
-	starts = starts[from:to]
 	switch last := len(starts) - 1; {
 	case areApart:
 		for k := range last {

@@ -55,7 +55,7 @@ enum scan_kind {
 };
 
 typedef struct {
-  int64_t kind, lanes, n; /* n: positions of every lane */
+  int64_t kind, lanes, n; /* n: positions of the longest lane */
   int64_t whole;          /* lanes are whole rows */
   scan_operand dy, x, dx; /* SCAN_SUM reads no x */
 } scan_call;
