@@ -163,8 +163,8 @@ var workers = sync.Pool{New: func() any { return new(worker) }}
 // parallel runs body in parallel over tasks.
 func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 	program := unsafe.Pointer(h.Scan)
-	if h.isPart {
-		program = nil
+	if h.whole != nil {
+		program = unsafe.Pointer(h.whole)
 	}
 	threads.Run(program, tasks, 1, func() (*worker, func()) {
 		w := workers.Get().(*worker)
@@ -174,11 +174,7 @@ func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 
 // setOperand describes an operand of lanes first..first+count-1 to the C loops.
 func (h *division) setOperand(w *worker, to *C.scan_operand, number int, first, count int64) {
-	t := &h.args[number]
-	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
-	if to.lengths = 0; t.DType == tensor.Int64 {
-		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
-	}
+	h.setMemory(to, number)
 	v, pitch := &h.views[number], h.splitLength*h.steps[number]
 	switch split, row := first/h.rows, first%h.rows; {
 	case h.packed != nil:
@@ -194,6 +190,15 @@ func (h *division) setOperand(w *worker, to *C.scan_operand, number int, first, 
 			h.setOffsets(to, number, done, split*pitch, row, n)
 			done += n
 		}
+	}
+}
+
+// setMemory describes an operand without the offsets of lanes.
+func (h *division) setMemory(to *C.scan_operand, number int) {
+	t := &h.args[number]
+	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
+	if to.lengths = 0; t.DType == tensor.Int64 {
+		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
 	}
 }
 

@@ -42,7 +42,7 @@ type Scan struct {
 	IsExclusive bool
 	IsPacked    bool       // runs have the bounds of sequences
 	packed      *sequences // of a part of a run; nil: rows are one sequence each
-	isPart      bool       // this is a part of a run
+	whole       *Scan      // the scan that this is a part of
 }
 
 // Length is the number of positions of a row.

@@ -28,6 +28,7 @@ const (
 // to end.
 type segment struct {
 	start, length  int64 // in scan order
+	sequence       int64 // its number in scan order
 	count          int64
 	enters, leaves bool // the segment continues another, and is continued by another
 }
@@ -43,6 +44,7 @@ type batch struct {
 	row            int64 // the first, or the only one
 	isRagged       bool  // the lanes differ in length
 	starts, rows   [C.SCAN_BATCH]int64
+	sequences      [C.SCAN_BATCH]int64
 	lengths        [C.SCAN_BATCH]int64
 	firsts         [C.SCAN_BATCH]int64 // scratch for indices
 	enters, leaves [C.SCAN_BATCH]bool
@@ -52,7 +54,9 @@ type batch struct {
 func (h *division) segmentTasks() (splits, rows, tasks int64) {
 	rows, elements := h.rows, int64(sortedElements)
 	if h.mayShareSegments() {
-		rows, elements = min(rows, num.Clamp(rows/8/C.SCAN_LANES, 1, C.SCAN_WIDEST/C.SCAN_LANES)*C.SCAN_LANES), cpu.Grain
+		batch, _ := h.taskLanes()
+		batch = max(batch, num.Clamp(rows/8/C.SCAN_LANES, 1, C.SCAN_WIDEST/C.SCAN_LANES)*C.SCAN_LANES)
+		rows, elements = min(rows, batch), cpu.Grain
 	}
 	splits = max(1, elements/(h.splitLength*rows))
 	return splits, rows, num.CeilDiv(h.splits(), splits) * num.CeilDiv(h.rows, rows)
@@ -64,6 +68,9 @@ func (h *division) mayShareSegments() bool { return h.rows >= C.SCAN_LANES }
 // inSegments runs body in parallel over batches of lanes: of all segments, or of those that continue
 // others or are continued.
 func (h *division) inSegments(onlyCrossing bool, body func(w *worker, count int64)) {
+	if h.lanes == 0 {
+		return
+	}
 	splits, rows, tasks := h.segmentTasks()
 	each := num.CeilDiv(h.rows, rows) // tasks of the same splits
 	h.parallel(tasks, func(w *worker, task int64) {
@@ -94,7 +101,7 @@ func (h *division) findSegments(w *worker, low, high int64, flush func()) {
 			if bounds[i] >= high {
 				return
 			}
-			i += h.addSequences(w, bounds[i:], low, high)
+			i += h.addSequences(w, k+i, bounds[i:], low, high)
 			if len(w.segments) >= maxSegments {
 				flush()
 			}
@@ -103,9 +110,9 @@ func (h *division) findSegments(w *worker, low, high int64, flush func()) {
 	}
 }
 
-// addSequences appends the segments of the first sequence of some bounds, or of the first sequences
-// if they are equally long and short. It returns the number of sequences.
-func (h *division) addSequences(w *worker, bounds []int64, low, high int64) int64 {
+// addSequences appends the segments of sequence k, which has the first of some bounds, or of sequences
+// from k on that are equally long and short. It returns the number of sequences.
+func (h *division) addSequences(w *worker, k int64, bounds []int64, low, high int64) int64 {
 	length := bounds[1] - bounds[0]
 	if bounds[0] >= low && length <= h.splitLength && bounds[1] <= h.n && (length == 1 || h.packed.part == all) {
 		count, high := 1, min(high, h.n-length+1)
@@ -113,12 +120,12 @@ func (h *division) addSequences(w *worker, bounds []int64, low, high int64) int6
 			count++
 		}
 		if length > 0 && h.packed.part != allButLast {
-			w.segments = append(w.segments, segment{start: bounds[0], length: length, count: int64(count)})
+			w.segments = append(w.segments, segment{start: bounds[0], length: length, sequence: k, count: int64(count)})
 		}
 		return int64(count)
 	}
 	first, end := h.packed.partOf(bounds[0], bounds[1])
-	for s := h.segmentOf(first, end, low); s.length > 0 && s.start < high; s = h.segmentOf(first, end, s.start+1) {
+	for s := h.segmentOf(k, first, end, low); s.length > 0 && s.start < high; s = h.segmentOf(k, first, end, s.start+1) {
 		w.segments = append(w.segments, s)
 	}
 	return 1
@@ -138,7 +145,7 @@ func (h *division) findCrossing(w *worker, firstSplit, endSplit int64, setsSpans
 				break
 			}
 			first, end := q.positions(sequence)
-			s := h.segmentOf(first, end, low)
+			s := h.segmentOf(sequence, first, end, low)
 			if first >= high || s.length <= 0 || !s.enters && !s.leaves {
 				continue
 			}
@@ -151,10 +158,10 @@ func (h *division) findCrossing(w *worker, firstSplit, endSplit int64, setsSpans
 	}
 }
 
-// segmentOf is the first segment of a sequence that begins at or after a position; its length is not
+// segmentOf is the first segment of sequence k that begins at or after a position; its length is not
 // positive if there is none.
-func (h *division) segmentOf(first, end, low int64) segment {
-	s := segment{start: first, count: 1}
+func (h *division) segmentOf(k, first, end, low int64) segment {
+	s := segment{start: first, sequence: k, count: 1}
 	if s.enters = first < low; s.enters {
 		s.start += num.CeilDiv(low-first, h.splitLength) * h.splitLength
 	}
@@ -202,6 +209,7 @@ func (h *division) inSegmentBatches(w *worker, row, rows int64, body func(count 
 				b.setRows(s, row)
 				body(rows)
 				s.start += s.length
+				s.sequence++
 			}
 		}
 		return
@@ -217,6 +225,7 @@ func (h *division) inSegmentBatches(w *worker, row, rows int64, body func(count 
 				body(count)
 			}
 			s.start += count * s.length
+			s.sequence += count
 			if s.count -= count; s.count == 0 {
 				left = left[1:]
 			}
@@ -249,10 +258,12 @@ func (b *batch) take(segments []segment, rows int64) (left []segment, count int6
 		}
 		shortest, b.crosses = s.length, b.crosses || s.enters || s.leaves
 		for row := range rows {
-			b.starts[count], b.rows[count], b.lengths[count], b.enters[count], b.leaves[count] = s.start, row, s.length, s.enters, s.leaves
+			b.starts[count], b.rows[count], b.lengths[count], b.sequences[count] = s.start, row, s.length, s.sequence
+			b.enters[count], b.leaves[count] = s.enters, s.leaves
 			count++
 		}
 		s.start += s.length
+		s.sequence++
 		if s.count--; s.count == 0 {
 			segments = segments[1:]
 		}
@@ -263,19 +274,25 @@ func (b *batch) take(segments []segment, rows int64) (left []segment, count int6
 
 // setLanes describes an operand of the lanes of a batch.
 func (h *division) setLanes(b *batch, to *C.scan_operand, number int, count int64) {
+	h.setPlaces(b, to, number, count, b.start, b.length, b.starts[:count])
+	if !b.hasRows && !b.isRun && b.isRagged {
+		to.lengths = C.uint64_t(uintptr(unsafe.Pointer(&b.lengths[0])))
+	}
+}
+
+// setPlaces describes an operand of the lanes of a batch whose lanes begin at some places along the
+// scanned dimension: all at one, or at a distance of each other, or anywhere.
+func (h *division) setPlaces(b *batch, to *C.scan_operand, number int, count, place, distance int64, places []int64) {
 	step := h.steps[number]
 	switch {
 	case b.hasRows:
-		h.setRows(to, number, b.start*step, b.row, count)
+		h.setRows(to, number, place*step, b.row, count)
 	case b.isRun:
-		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(b.length*step), C.int64_t(b.start*step+h.rowOffsets[number][b.row])
+		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(distance*step), C.int64_t(place*step+h.rowOffsets[number][b.row])
 	default:
-		offsets := h.rowOffsets[number]
-		for i, start := range b.starts[:count] {
-			to.offset[i] = C.int64_t(start*step + offsets[b.rows[i]])
-		}
-		if b.isRagged {
-			to.lengths = C.uint64_t(uintptr(unsafe.Pointer(&b.lengths[0])))
+		offsets := &h.rowOffsets[number]
+		for i, place := range places {
+			to.offset[i] = C.int64_t(place*step + offsets[b.rows[i]])
 		}
 	}
 }

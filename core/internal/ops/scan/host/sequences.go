@@ -247,7 +247,7 @@ func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int
 // of is the scan of a part of each sequence; of whole rows without bounds.
 func (s *Scan) of(bounds *Bounds, part part) *Scan {
 	scan := *s
-	if scan.isPart = true; bounds != nil {
+	if scan.whole = s; bounds != nil {
 		scan.packed = &sequences{bounds, part, s.Length(), s.IsReversed}
 	}
 	return &scan
