@@ -142,8 +142,9 @@ func (h *backwardRun) scanSplits(aggregates, before []state, carries, next []flo
 
 // upsweep computes the aggregate of each lane and, unless carries is nil, its suffix. Of packed
 // sequences, states and carries are those of the segments that continue others, and last has the
-// aggregates of those that are continued. It returns the smallest first number of the aggregates, which for scans by indices is 0 if the indices of a
-// lane cannot be those of a scan; other kinds ignore it.
+// aggregates of those that are continued. It returns the smallest first number of the aggregates,
+// which for scans by indices is 0 if the indices of a lane cannot be those of a scan; other kinds
+// ignore it.
 func (h *backwardRun) upsweep(states, last []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)

@@ -36,10 +36,10 @@ type division struct {
 	steps       [cpu.MaxOperands]int64    // distance of positions in scan order [elements]
 	splitLength int64                     // positions of a lane; the last split of a row may be shorter
 	lanes       int64
-	// Of packed sequences: offsets of rows, if they are few, and for each split the start of a segment
-	// that continues another and is continued; 0: it has none.
-	rowOffsets [cpu.MaxOperands][C.SCAN_LANES]int64
-	spans      []int64
+	// Of packed sequences: for each split, the start of a segment that continues another and is
+	// continued; 0: it has none.
+	spans          []int64
+	sharesSegments bool // rows are lanes of one segment
 }
 
 // divide divides a run into lanes. With narrow above 1, so many rows that alternate in memory are
@@ -74,9 +74,7 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, leastLength, most)/splitMultiple | 1) * splitMultiple
 	}
 	if h.lanes = h.splits() * h.rows; s.packed != nil {
-		if h.spans = make([]int64, h.splits()); !h.mayShareSegments() {
-			h.setRowOffsets()
-		}
+		h.spans, h.sharesSegments = make([]int64, h.splits()), h.mayShareSegments()
 	}
 	return h
 }
@@ -156,6 +154,7 @@ type worker struct {
 	places           []int32
 	bounds           [maxSegments]int64
 	batch            batch
+	stateOffsets     rowOffsets
 }
 
 var workers = sync.Pool{New: func() any { return new(worker) }}

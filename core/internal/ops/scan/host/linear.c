@@ -71,8 +71,8 @@ INLINE void clear_first(const linear_call *call, const group *g, double *a) {
   if (!call->initial_state.data) for (long l = 0; l < g->lanes; l++) a[l] = enters[l] ? a[l] : 0;
 }
 
-/* Multiplies m 2^e by v. A factor of 0 cuts off whatever else is a factor, NaN included. Products of
-   four factors of other types than float64 stay in the range of float64, so that scale may wait. */
+/* Multiplies m 2^e by v. A factor of 0 cuts off whatever else is a factor, NaN included. Products
+   of four factors of other types than float64 stay in range, so that scale may wait. */
 INLINE void extend(int exact, double v, double *m, double *e) {
   double grow = exact && fabs(v) < 0x1p-900 ? 200 : 0, product = *m * (exact ? v * power(grow) : v);
   *m = (v == 0) | (*m == 0) ? 0 : product;

@@ -79,9 +79,6 @@ func (r *Linear) start(o *LinearOperands, bounds *Bounds) *linearRun {
 			t.Data -= uintptr(h.states.steps[i] * (bounds.Count - h.states.n) * t.DType.Size())
 		}
 	}
-	if h.rows > 0 && !h.mayShareSegments() {
-		h.states.setRowOffsets()
-	}
 	return h
 }
 
@@ -94,10 +91,13 @@ func (h *linearRun) prepare(w *worker, count int64) {
 			h.setOperand(w, to, i, 0, count)
 		}
 	}
+	if !h.sharesSegments {
+		h.states.setRowOffsets(&w.stateOffsets, b.row, min(C.SCAN_LANES, h.rows-b.row))
+	}
 	for i, to := range []*C.scan_operand{&call.initial_state, &call.final_state, &call.dfinal_state, &call.dinitial_state} {
 		if to.data = 0; h.states.args[i].Given() {
 			h.states.setMemory(to, i)
-			h.states.setPlaces(b, to, i, count, b.sequence, 1, b.sequences[:count])
+			h.states.setPlaces(b, to, i, &w.stateOffsets[i], b.sequence, 1, b.sequences[:count])
 		}
 	}
 	for i := int64(0); i < count && (b.hasRows || b.isRun); i++ {

@@ -19,8 +19,8 @@ enum {
 /* An operand. Position k of lane l is the element offset[l] + k step, or offset[0] + l pitch + k
    step if the lanes are regular. type is a row of the table of dtypes: float32, float64, float16,
    bfloat16. lengths is the address of an int64 for each lane, its positions, which do not rise from
-   lane to lane: loads put 0 after the last position of a lane, and stores leave it out. 0: all lanes
-   have the positions of the call. */
+   lane to lane: loads put 0 after the last position of a lane, and stores leave it out. 0: all
+   lanes have the positions of the call. */
 typedef struct {
   uint64_t data, lengths;
   int64_t type, step, regular, pitch;

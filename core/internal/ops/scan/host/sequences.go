@@ -19,8 +19,8 @@ import (
 // This file has packed sequences, and exclusive scans. An exclusive scan is the inclusive scan of
 // all positions but the last, and its result lies one position later; so does dy of its gradient.
 
-// Bounds are the bounds of the sequences that are packed along a dimension, in host memory: sequence
-// k has the positions At(k) to At(k+1) - 1.
+// Bounds are the bounds of the sequences that are packed along a dimension, in host memory:
+// sequence k has the positions At(k) to At(k+1) - 1.
 type Bounds struct {
 	narrow []int32
 	wide   []int64 // nil: the bounds are int32
@@ -92,8 +92,8 @@ func (b *Bounds) FirstWrong(length int64) int64 {
 	return -1
 }
 
-// firstWrong is the first of the bounds k to end-1 that is not 0, if it is bound 0, is less than the
-// bound before it, or exceeds the length; `end` if there is none.
+// firstWrong is the first of the bounds k to end-1 that is not 0, if it is bound 0, is less than
+// the bound before it, or exceeds the length; `end` if there is none.
 func (b *Bounds) firstWrong(k, end, length int64) int64 {
 	before := int64(0)
 	if k > 0 {
@@ -194,8 +194,8 @@ func (q *sequences) positions(k int64) (first, end int64) {
 	return q.partOf(bounds[0], bounds[1])
 }
 
-// search is the first sequence, from sequence k on, that ends after a position. It doubles its steps
-// until it is past the sequence (galloping search).
+// search is the first sequence, from sequence k on, that ends after a position. It doubles its
+// steps until it is past the sequence (galloping search).
 func (q *sequences) search(k, position int64) int64 {
 	endsAfter := func(k int64) bool {
 		_, end := q.positions(k)
@@ -208,9 +208,10 @@ func (q *sequences) search(k, position int64) int64 {
 	return k + int64(sort.Search(int(min(step, q.Count-k)), func(i int) bool { return endsAfter(k + int64(i)) }))
 }
 
-// forSequences calls run for the sequences of each row. Of an exclusive scan, `later` is the operand
-// whose positions come one later: the output of the scan, or dy of its gradient. The position of the
-// output that this leaves out, the first or the last of each sequence, becomes `empty`.
+// forSequences calls run for the sequences of each row. Of an exclusive scan, `later` is the
+// operand whose positions come one later: the output of the scan, or dy of its gradient. The
+// position of the output that this leaves out, the first or the last of each sequence, becomes
+// `empty`.
 func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int, empty float64, run func(*Scan, []tensor.Tensor)) {
 	switch {
 	case !s.IsExclusive && bounds == nil:

@@ -147,7 +147,7 @@ static const int64_t *lane_offsets(int64_t *scratch, const scan_operand *o, cons
     CHOSEN(scan_store_ends_##suffix)((type *)data + w->k * step, tile, offsets, ends, step, lanes, width, n); \
     break;
 
-/* Loads or stores the positions after the first n of a window: those before the end of each lane. */
+/* Loads or stores the positions after the first n of a window, up to the end of each lane. */
 #define ENDS(CASE, o) \
   if (n < w->n) { \
     int64_t ends[SCAN_WIDEST], some[SCAN_WIDEST]; \
