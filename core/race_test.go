@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"testing"
 
@@ -38,6 +39,26 @@ func below(n int64) func(*rand.Rand) float64 {
 	return func(r *rand.Rand) float64 { return float64(r.Int64N(n)) }
 }
 
+// sequences is the number of packed sequences.
+var sequences int64 = 70
+
+// rising draws their bounds, one after the other: all but the last have three positions.
+func rising(d ops.Descriptor) func(*rand.Rand) float64 {
+	var fields struct {
+		Shape []int64
+		Dim   int64
+	}
+	text, _ := json.Marshal(d)
+	_ = json.Unmarshal(text, &fields)
+	k := int64(-1)
+	return func(*rand.Rand) float64 {
+		if k++; k == sequences {
+			return float64(fields.Shape[fields.Dim])
+		}
+		return float64(3 * k)
+	}
+}
+
 // raceOf runs a problem in a layout, with given values of indices.
 func raceOf(t *testing.T, d ops.Descriptor, dtype tensor.DType, layout *coretest.Scheme, indices func(*rand.Rand) float64, without ...string) {
 	t.Helper()
@@ -49,7 +70,7 @@ func raceOf(t *testing.T, d ops.Descriptor, dtype tensor.DType, layout *coretest
 		Descriptor: d,
 		Without:    without,
 		DTypes:     map[string]tensor.DType{"zero_point": tensor.Float32},
-		Values:     map[string]func(*rand.Rand) float64{"indices": indices},
+		Values:     map[string]func(*rand.Rand) float64{"indices": indices, "cu_seqlens": rising(d)},
 	}
 	plan, err := core.Select(coretest.WithDType(d, dtype), tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
@@ -101,6 +122,9 @@ func TestRaceForwardScan(t *testing.T) {
 		"splits in lanes":          {d: scan.Scan{Kind: "logcumsumexp", Shape: []int64{30000, 5}}},
 		"splits with indices":      {d: scan.Scan{Kind: "cummax", Shape: []int64{3, 100000}, Dim: 1}, finds: zero},
 		"rows with indices":        {d: scan.Scan{Kind: "cummin", Shape: []int64{200, 1000}, Dim: 1, Reverse: true}, finds: zero},
+		"sequences":                {d: scan.Scan{Kind: "cummax", Shape: []int64{3, 100000}, Dim: 1, NumSequences: &sequences}, finds: zero},
+		"sequences of many rows":   {d: scan.Scan{Kind: "cumprod", Shape: []int64{1000, 200}, NumSequences: &sequences}},
+		"exclusive":                {d: scan.Scan{Kind: "cumsum", Shape: []int64{3, 100000}, Dim: 1, NumSequences: &sequences, Exclusive: true}},
 		"chunks":                   {d: scan.Scan{Kind: "cumprod", Shape: []int64{3, 100000}, Dim: 1, Carries: true}},
 		"rows in irregular memory": {d: scan.Scan{Kind: "cumsum", Shape: []int64{30, 20, 300}, Dim: 1}, layout: mixed},
 	} {
@@ -124,6 +148,7 @@ func TestRaceScanGradient(t *testing.T) {
 		"splits of sums":          {d: scan.ScanBackward{Kind: "cumsum", Shape: []int64{3, long}, Dim: 1}},
 		"splits with checkpoints": {d: scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{3, long}, Dim: 1}},
 		"splits with records":     {d: scan.ScanBackward{Kind: "cummax", Shape: []int64{3, long}, Dim: 1}},
+		"sequences":               {d: scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{3, long}, Dim: 1, NumSequences: &sequences}},
 		"chunks":                  {d: scan.ScanBackward{Kind: "cumprod", Shape: []int64{3, long}, Dim: 1, Carries: true}},
 		"scatter":                 {d: scan.ScanBackward{Kind: "cummax", Shape: []int64{20000, 10}, Dim: 1}, indices: below(10)},
 		"gather":                  {d: scan.ScanBackward{Kind: "cummax", Shape: []int64{10, 20000}}, indices: below(10)},
@@ -142,6 +167,16 @@ func TestRaceScanGradient(t *testing.T) {
 			}
 			raceOf(t, c.d, tensor.Float32, c.layout, c.indices, without...)
 		})
+	}
+}
+
+func TestRaceLinearRecurrence(t *testing.T) {
+	for _, shape := range [][]int64{{100000, 3}, {1000, 200}} {
+		for _, count := range []*int64{nil, &sequences} {
+			d := scan.LinearRecurrence{Shape: shape, NumSequences: count}
+			raceOf(t, d, tensor.Float32, contiguous, nil)
+			raceOf(t, scan.LinearRecurrenceBackward(d), tensor.Float32, contiguous, nil)
+		}
 	}
 }
 

@@ -55,23 +55,30 @@ def loop_back(dh: Any, a: Any, h: Any, initial: Any, dfinal: Any, bounds: list[i
 
 
 TOLERANCES = {F64: 1e-12, F32: 2e-6, F16: 2e-3, BF16: 1e-2}
-BOUNDS = {"one": None, "packed": [0, 2, 2, 5, 36, 36], "singles": list(range(37)), "empty ends": [0, 0, 36, 36]}
+LENGTH = 1500  # more than two segments on the CPU
+BOUNDS = {
+    "one": None,
+    "packed": [0, 2, 2, 5, 700, 730, LENGTH, LENGTH],
+    "singles": list(range(LENGTH + 1)),
+    "empty ends": [0, 0, LENGTH, LENGTH],
+}
 
 
 BOOLS = (False, True)
-SEQUENCES = pairwise(TOLERANCES, BOUNDS, (0, 1), BOOLS, BOOLS, BOOLS)
+SEQUENCES = pairwise(TOLERANCES, BOUNDS, (0, 1), BOOLS, BOOLS, BOOLS, (5, 40))
 
 
-@pytest.mark.parametrize(("dtype", "bounds", "dim", "reverse", "has_initial", "wide_state"), SEQUENCES)
+@pytest.mark.parametrize(("dtype", "bounds", "dim", "reverse", "has_initial", "wide_state", "rows"), SEQUENCES)
 def test_sequences_and_states(
-    dtype: torch.dtype, bounds: str, dim: int, reverse: bool, has_initial: bool, wide_state: bool
+    dtype: torch.dtype, bounds: str, dim: int, reverse: bool, has_initial: bool, wide_state: bool, rows: int
 ) -> None:
     """It alone finds a state that enters or leaves the wrong sequence, and an empty sequence that does not pass it on."""
-    generator, rows, length = np.random.default_rng(0), 5, 36
+    generator, length = np.random.default_rng(0), LENGTH
     cu = BOUNDS[bounds]
     edges = cu or [0, length]
     a, b, dh = (torch.from_numpy(generator.standard_normal((rows, length))).to(dtype) for _ in range(3))
-    a[:, ::7] = 0
+    a /= a.abs().max()
+    a[:, :36:7] = 0
     initial, dfinal = (torch.from_numpy(generator.standard_normal((rows, len(edges) - 1))) for _ in range(2))
     final_dtype = dtype if dtype == F64 else F32
     initial, dfinal = initial.to(final_dtype if wide_state else dtype), dfinal.to(final_dtype)

@@ -83,7 +83,14 @@ func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference
 func (l *linearProgram) Kernel() string                    { return l.kernel }
 func (l *linearProgram) Workspace() int64                  { return l.workspace }
 func (l *linearProgram) InPlace([]tensor.Tensor, int) bool { return false }
-func (l *linearProgram) Tasks([]tensor.Tensor) int64       { return l.host.Tasks() }
+
+// Tasks implements ops.Program.
+func (l *linearProgram) Tasks(args []tensor.Tensor) int64 {
+	if l.isBackward {
+		return l.host.Tasks(args[operand.LinearBackwardH], &args[operand.LinearBackwardSeqlens])
+	}
+	return l.host.Tasks(args[operand.LinearH], &args[operand.LinearSeqlens])
+}
 
 // Symbols are the kernels of the kind.
 func (l *linearProgram) Symbols() (list []launch.Symbol) {
@@ -127,7 +134,7 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 		l.host.RunForward(&host.LinearOperands{
 			A: l.expanded(&args[operand.LinearA]), B: l.expanded(&args[operand.LinearB]), H: args[operand.LinearH],
 			InitialState: l.alongDim(&args[operand.LinearInitial]), FinalState: l.alongDim(&args[operand.LinearFinal]),
-		}, l.bounds(&args[operand.LinearSeqlens]))
+		}, host.BoundsOf(&args[operand.LinearSeqlens]))
 		return
 	}
 	o := host.LinearOperands{
@@ -138,17 +145,9 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 	da, sumDA := l.unsummed(&args[operand.LinearDA])
 	db, sumDB := l.unsummed(&args[operand.LinearDB])
 	o.DA, o.DB = da, db
-	l.host.RunBackward(&o, l.bounds(&args[operand.LinearBackwardSeqlens]))
+	l.host.RunBackward(&o, host.BoundsOf(&args[operand.LinearBackwardSeqlens]))
 	sumDA()
 	sumDB()
-}
-
-// bounds are the bounds of the sequences, from 0 to the length of a row.
-func (l *linearProgram) bounds(seqlens *tensor.Tensor) []int64 {
-	if bounds := host.BoundsOf(seqlens); bounds != nil {
-		return bounds.All()
-	}
-	return []int64{0, l.packed.length}
 }
 
 // expanded is an operand as one of the whole shape, with stride 0 where it is broadcast.

@@ -29,6 +29,7 @@ void sw_scan_forward_downsweep(const scan_forward_call *call, double *states);
 void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states);
 
 /* The downsweep of whole rows in contiguous memory, for these kinds. Returns 0 and does nothing if
-   they are not contiguous, fewer than eight, of 16 bits, of several lengths, or have firsts. */
+   they are not contiguous, fewer than eight, of 16 bits, of one position, of several lengths, or
+   have firsts. */
 int sw_scan_forward_short(const scan_forward_call *call);
 #endif

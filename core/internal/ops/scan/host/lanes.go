@@ -36,10 +36,10 @@ type division struct {
 	steps       [cpu.MaxOperands]int64    // distance of positions in scan order [elements]
 	splitLength int64                     // positions of a lane; the last split of a row may be shorter
 	lanes       int64
-	// Of packed sequences: offsets of rows, if they are few, and for each split the start of a
-	// segment that continues another and is continued; 0: it has none.
-	rowOffsets [cpu.MaxOperands][C.SCAN_LANES]int64
-	spans      []int64
+	// Of packed sequences: for each split, the start of a segment that continues another and is
+	// continued; 0: it has none.
+	spans          []int64
+	sharesSegments bool // rows are lanes of one segment
 }
 
 // divide divides a run into lanes. With narrow above 1, so many rows that alternate in memory are
@@ -74,9 +74,7 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLengt
 		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, leastLength, most)/splitMultiple | 1) * splitMultiple
 	}
 	if h.lanes = h.splits() * h.rows; s.packed != nil {
-		if h.spans = make([]int64, h.splits()); !h.mayShareSegments() {
-			h.setRowOffsets()
-		}
+		h.spans, h.sharesSegments = make([]int64, h.splits()), h.mayShareSegments()
 	}
 	return h
 }
@@ -156,6 +154,7 @@ type worker struct {
 	places           []int32
 	bounds           [maxSegments]int64
 	batch            batch
+	stateOffsets     rowOffsets
 }
 
 var workers = sync.Pool{New: func() any { return new(worker) }}
@@ -163,8 +162,8 @@ var workers = sync.Pool{New: func() any { return new(worker) }}
 // parallel runs body in parallel over tasks.
 func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 	program := unsafe.Pointer(h.Scan)
-	if h.isPart {
-		program = nil
+	if h.whole != nil {
+		program = unsafe.Pointer(h.whole)
 	}
 	threads.Run(program, tasks, 1, func() (*worker, func()) {
 		w := workers.Get().(*worker)
@@ -174,11 +173,7 @@ func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 
 // setOperand describes an operand of lanes first..first+count-1 to the C loops.
 func (h *division) setOperand(w *worker, to *C.scan_operand, number int, first, count int64) {
-	t := &h.args[number]
-	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
-	if to.lengths = 0; t.DType == tensor.Int64 {
-		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
-	}
+	h.setMemory(to, number)
 	v, pitch := &h.views[number], h.splitLength*h.steps[number]
 	switch split, row := first/h.rows, first%h.rows; {
 	case h.packed != nil:
@@ -194,6 +189,15 @@ func (h *division) setOperand(w *worker, to *C.scan_operand, number int, first, 
 			h.setOffsets(to, number, done, split*pitch, row, n)
 			done += n
 		}
+	}
+}
+
+// setMemory describes an operand without the offsets of lanes.
+func (h *division) setMemory(to *C.scan_operand, number int) {
+	t := &h.args[number]
+	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
+	if to.lengths = 0; t.DType == tensor.Int64 {
+		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
 	}
 }
 

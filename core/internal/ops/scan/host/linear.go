@@ -5,7 +5,6 @@ package host
 import "C"
 
 import (
-	"slices"
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
@@ -24,65 +23,171 @@ type LinearOperands struct {
 	InitialState, FinalState, DFinalState, DInitialState tensor.Tensor
 }
 
-// RunForward computes h and the final states. Sequence k has the positions bounds[k] to
-// bounds[k+1] - 1.
-func (r *Linear) RunForward(o *LinearOperands, bounds []int64) { r.run(o, bounds, false) }
-
-// RunBackward computes da, db and the gradients of the initial states, those which are given.
-func (r *Linear) RunBackward(o *LinearOperands, bounds []int64) { r.run(o, bounds, true) }
-
-func (r *Linear) run(o *LinearOperands, bounds []int64, isBackward bool) {
-	elements := r.whole([]tensor.Tensor{o.A, o.B, o.H, o.DH, o.DA, o.DB})
-	states := r.whole([]tensor.Tensor{o.InitialState, o.FinalState, o.DFinalState, o.DInitialState})
-	starts := slices.Clone(bounds)
-	sequences := int64(len(bounds) - 1)
-	if r.IsReversed {
-		slices.Reverse(starts)
-		for i := range starts {
-			starts[i] = elements.n - starts[i]
-		}
-		for i := range states.args { // position i is sequence sequences - 1 - i, not position n - 1 - i
-			states.args[i].Data -= uintptr(states.steps[i] * (sequences - elements.n) * states.args[i].DType.Size())
-		}
+// RunForward computes h and the final states.
+func (r *Linear) RunForward(o *LinearOperands, bounds *Bounds) {
+	h := r.start(o, bounds)
+	var states []float64
+	if h.lanes > h.rows {
+		states = h.scanForward()
 	}
-	elements.inBatches(false, func(w *worker, first, count int64) {
-		call := &w.linear
-		call.lanes, call.n, call.sequences = C.int64_t(count), C.int64_t(elements.n), C.int64_t(sequences)
-		call.starts = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(starts))))
-		for i, to := range []*C.scan_operand{&call.a, &call.b, &call.h, &call.dh, &call.da, &call.db} {
-			elements.setOptional(w, to, i, first, count)
-		}
-		for i, to := range []*C.scan_operand{&call.initial_state, &call.final_state, &call.dfinal_state, &call.dinitial_state} {
-			states.setOptional(w, to, i, first, count)
-		}
-		if isBackward {
-			C.sw_linear_backward(call)
-		} else {
-			C.sw_linear_forward(call)
-		}
+	h.inBatches(false, func(w *worker, _, count int64) {
+		h.prepare(w, count)
+		C.sw_linear_forward(&w.linear, h.entering(w, states, false, count))
 	})
+	h.pass(initialState, finalState)
 }
 
-// whole divides a run into whole rows, also into empty ones.
-func (r *Linear) whole(args []tensor.Tensor) division {
-	space := r.space(args)
-	h := r.divide(args, &space, 1, max(1, r.Length()))
-	h.splitLength, h.lanes = max(1, h.n), h.rows
+// RunBackward computes da, db and the gradients of the initial states, those which are given.
+func (r *Linear) RunBackward(o *LinearOperands, bounds *Bounds) {
+	h := r.start(o, bounds)
+	var states []float64
+	if h.lanes > h.rows {
+		states = h.scanBackward()
+	}
+	h.inBatches(false, func(w *worker, _, count int64) {
+		h.prepare(w, count)
+		C.sw_linear_backward(&w.linear, h.entering(w, states, true, count))
+	})
+	h.pass(dfinalState, dinitialState)
+}
+
+// linearRun is one run: the division of the operands with positions, and the layout of states.
+type linearRun struct {
+	division
+	states division
+}
+
+// The numbers of the states in linearRun.states.
+const (
+	initialState = iota
+	finalState
+	dfinalState
+	dinitialState
+)
+
+func (r *Linear) start(o *LinearOperands, bounds *Bounds) *linearRun {
+	if bounds == nil {
+		bounds = &Bounds{wide: []int64{0, r.Length()}, stride: 1, Count: 1}
+	}
+	scan := r.of(bounds, all)
+	args := []tensor.Tensor{o.A, o.B, o.H, o.DH, o.DA, o.DB}
+	states := []tensor.Tensor{o.InitialState, o.FinalState, o.DFinalState, o.DInitialState}
+	space, stateSpace := scan.space(args), r.space(states)
+	h := &linearRun{scan.divide(args, &space, 1, minSplitLength), r.divide(states, &stateSpace, 1, minSplitLength)}
+	for i := range h.states.args {
+		if t := &h.states.args[i]; r.IsReversed { // the last is that of sequence Count - 1, not of position n - 1
+			t.Data -= uintptr(h.states.steps[i] * (bounds.Count - h.states.n) * t.DType.Size())
+		}
+	}
 	return h
 }
 
-// setOptional describes an operand; one that is left out has no data.
-func (h *division) setOptional(w *worker, to *C.scan_operand, number int, first, count int64) {
-	if to.data = 0; h.args[number].Given() {
-		h.setOperand(w, to, number, first, count)
+// prepare sets the call of a worker.
+func (h *linearRun) prepare(w *worker, count int64) {
+	call, b := &w.linear, &w.batch
+	call.lanes, call.n = C.int64_t(count), C.int64_t(b.n)
+	for i, to := range []*C.scan_operand{&call.a, &call.b, &call.h, &call.dh, &call.da, &call.db} {
+		if to.data = 0; h.args[i].Given() {
+			h.setOperand(w, to, i, 0, count)
+		}
+	}
+	if !h.sharesSegments {
+		h.states.setRowOffsets(&w.stateOffsets, b.row, min(C.SCAN_LANES, h.rows-b.row))
+	}
+	for i, to := range []*C.scan_operand{&call.initial_state, &call.final_state, &call.dfinal_state, &call.dinitial_state} {
+		if to.data = 0; h.states.args[i].Given() {
+			h.states.setMemory(to, i)
+			h.states.setPlaces(b, to, i, &w.stateOffsets[i], b.sequence, 1, b.sequences[:count])
+		}
+	}
+	for i := int64(0); i < count && (b.hasRows || b.isRun); i++ {
+		b.enters[i], b.leaves[i] = b.segment.enters, b.segment.leaves
+	}
+	call.enters, call.leaves = C.uint64_t(uintptr(unsafe.Pointer(&b.enters[0]))), C.uint64_t(uintptr(unsafe.Pointer(&b.leaves[0])))
+}
+
+// entering are the states that enter lanes from others, on the left or on the right.
+func (h *linearRun) entering(w *worker, states []float64, isRight bool, count int64) *C.double {
+	if states == nil || !w.batch.crosses {
+		return nil
+	}
+	return scanDoubles(ofLanes(&h.division, w, states, 0, count, isRight, 0, w.carries[:]))
+}
+
+// upsweep computes the aggregates of the segments that are continued or, of the gradient, of those
+// that continue others: m and e of the product m 2^e of a, and the state that leaves the segment if
+// that which enters is 0.
+func (h *linearRun) upsweep(isBackward bool) []forwardState {
+	aggregates, backward := make([]forwardState, h.lanes), C.int(0)
+	if isBackward {
+		backward = 1
+	}
+	h.inBatches(true, func(w *worker, _, count int64) {
+		h.prepare(w, count)
+		found := w.prefixes[:count]
+		C.sw_linear_upsweep(&w.linear, backward, cForwardStates(found))
+		store(&h.division, w, aggregates, !isBackward, found)
+	})
+	return aggregates
+}
+
+// scanForward computes the states that enter segments, split by split.
+func (h *linearRun) scanForward() []float64 {
+	aggregates, states := h.upsweep(false), make([]float64, h.lanes)
+	for i := h.rows; i < h.lanes; i++ {
+		states[i] = h.advance(i-h.rows, aggregates[i-h.rows], states[i-h.rows])
+	}
+	return states
+}
+
+// scanBackward computes the gradients of the states that leave segments, from the last split to the
+// first.
+func (h *linearRun) scanBackward() []float64 {
+	aggregates, states := h.upsweep(true), make([]float64, h.lanes)
+	for i := h.lanes - 1; i >= h.rows; i-- {
+		states[i-h.rows] = h.advance(i, aggregates[i], states[i])
+	}
+	return states
+}
+
+// advance is the state after the segment of a lane, from the one before it. The product of a may
+// leave the range of float64 and come back. A factor of 0 cuts off the state, infinity and NaN
+// included.
+func (h *linearRun) advance(lane int64, aggregate forwardState, before float64) float64 {
+	if !h.spanned(lane) || aggregate[0] == 0 {
+		return aggregate[2]
+	}
+	return aggregate[2] + scaledBy(state{aggregate[0], aggregate[1]}, before)
+}
+
+// pass copies the states of empty sequences.
+func (h *linearRun) pass(from, to int) {
+	if !h.states.args[to].Given() || h.rows == 0 {
+		return
+	}
+	q, w := h.packed, workers.Get().(*worker)
+	defer workers.Put(w)
+	call := &w.linear
+	for k := range q.Count {
+		if first, end := q.positions(k); first < end {
+			continue
+		}
+		for row := int64(0); row < h.rows; row += C.SCAN_BATCH {
+			count := min(h.rows-row, C.SCAN_BATCH)
+			h.states.setMemory(&call.final_state, to)
+			h.states.setRows(&call.final_state, to, k*h.states.steps[to], row, count)
+			if call.initial_state.data = 0; h.states.args[from].Given() {
+				h.states.setMemory(&call.initial_state, from)
+				h.states.setRows(&call.initial_state, from, k*h.states.steps[from], row, count)
+			}
+			C.sw_linear_pass(&call.initial_state, &call.final_state, C.int64_t(count))
+		}
 	}
 }
 
 // Tasks is the number of tasks that share a pass.
-func (r *Linear) Tasks() int64 {
-	h := division{Scan: &r.Scan, rows: r.Rows(), n: r.Length()}
-	h.splitLength, h.lanes = max(1, h.n), h.rows
-	return h.tasks()
+func (r *Linear) Tasks(h tensor.Tensor, seqlens *tensor.Tensor) int64 {
+	return r.start(&LinearOperands{H: h}, BoundsOf(seqlens)).tasks()
 }
 
 // SumTo adds numbers of a shape over the dimensions in which t has extent 1, or none, and stores

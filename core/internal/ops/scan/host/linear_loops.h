@@ -15,31 +15,6 @@ TARGET INLINE void AT(linear_steps)(const double *restrict a, double *restrict b
   }
 }
 
-TARGET INLINE void AT(linear_forward_group)(const linear_call *call, const group *g) {
-  SIZES;
-  double a[SCAN_TILE], b[SCAN_TILE], h[SCAN_WIDEST];
-  const int64_t *starts = (const int64_t *)(uintptr_t)call->starts;
-  long next = 0; /* the sequence that begins next */
-  for (long k = 0; k <= call->n; k += positions) {
-    long n = POSITIONS(k);
-    if (n > 0) sw_scan_load(a, &call->a, WINDOW(k, n));
-    if (n > 0) sw_scan_load(b, &call->b, WINDOW(k, n));
-    for (long at = 0; at < n || k + n == call->n;) {
-      for (; next < call->sequences && starts[next] == k + at; next++) {
-        if (next > 0) leave(&call->final_state, g, next - 1, h);
-        enter(&call->initial_state, g, next, h);
-        if (!call->initial_state.data && at < n) clear_row(a + at * width, width); /* the first decay is not applied */
-      }
-      if (at == n) break;
-      long end = next < call->sequences && starts[next] < k + n ? starts[next] - k : n;
-      AT(linear_steps)(a + at * width, b + at * width, h, width, end - at);
-      at = end;
-    }
-    if (n > 0) sw_scan_store(&call->h, b, WINDOW(k, n));
-  }
-  if (next > 0) leave(&call->final_state, g, next - 1, h);
-}
-
 /* Advances the gradients of states by n positions, from the last to the first: u is that of the
    state before a position. dh becomes db, and before, which has the states before positions,
    becomes da. */
@@ -58,43 +33,95 @@ TARGET INLINE void AT(linear_steps_back)(const double *restrict a, double *restr
   }
 }
 
-TARGET INLINE void AT(linear_backward_group)(const linear_call *call, const group *g) {
-  SIZES;
-  double a[SCAN_TILE], dh[SCAN_TILE], before[SCAN_TILE], u[SCAN_WIDEST];
-  const int64_t *starts = (const int64_t *)(uintptr_t)call->starts;
-  long last = call->sequences - 1; /* the sequence that ends next, walking back */
-  for (long k = call->n / positions * positions; k >= 0; k -= positions) {
-    long n = POSITIONS(k);
-    if (n > 0) {
-      sw_scan_load(a, &call->a, WINDOW_BACK(k, n));
-      sw_scan_load(dh, &call->dh, WINDOW_BACK(k, n));
+/* Advances the products of a block, and its states or their gradients, by n positions. */
+TARGET INLINE void AT(linear_products)(int exact, int is_backward, const double *restrict a,
+                                       const double *restrict terms, double *restrict m, double *restrict e,
+                                       double *restrict state, long width, long n) {
+  double p[SCAN_LANES], power_of_p[SCAN_LANES], u[SCAN_LANES];
+  EACH_LANE p[l] = m[l], power_of_p[l] = e[l], u[l] = state[l];
+  for (long i = 0; i < n; i++) {
+    long k = is_backward ? n - 1 - i : i;
+    EACH_LANE {
+      double factor = a[k * width + l], term = terms[k * width + l], sum = u[l] + term;
+      double next = is_backward ? factor * sum : factor * u[l] + term;
+      u[l] = factor == 0 ? (is_backward ? 0 : term) : next;
+      extend(exact, factor, &p[l], &power_of_p[l]);
     }
-    if (n > 0 && call->da.data) { /* row r has h of position k + r - 1 */
-      long skipped = k == 0;
-      clear_row(before, width);
-      if (n > skipped) sw_scan_load(before + skipped * width, &call->h, WINDOW_BACK(k - 1 + skipped, n - skipped));
-    }
-    for (long at = n;;) {
-      /* Sequences that begin at k + at are done; those that end there enter. */
-      for (; last >= 0 && starts[last + 1] == k + at && (at > 0 || k == 0); last--) {
-        enter(&call->dfinal_state, g, last, u);
-        if (starts[last] < starts[last + 1]) break;
-        leave(&call->dinitial_state, g, last, u); /* an empty sequence */
-      }
-      if (at == 0) break;
-      long begin = last >= 0 && starts[last] > k ? starts[last] - k : 0;
-      int begins = last >= 0 && starts[last] == k + begin;
-      if (begins && call->da.data) enter(&call->initial_state, g, last, before + begin * width);
-      if (begins && !call->initial_state.data) clear_row(a + begin * width, width);
-      AT(linear_steps_back)(a + begin * width, dh + begin * width, before + begin * width, u, width, at - begin);
-      if (begins && !call->initial_state.data) clear_row(before + begin * width, width);
-      if (begins) leave(&call->dinitial_state, g, last--, u);
-      at = begin;
-    }
-    if (n > 0 && call->db.data) sw_scan_store(&call->db, dh, WINDOW_BACK(k, n));
-    if (n > 0 && call->da.data) sw_scan_store(&call->da, before, WINDOW_BACK(k, n));
+    if (exact || i % 4 == 3 || i == n - 1) EACH_LANE scale(&p[l], &power_of_p[l]);
   }
+  EACH_LANE m[l] = p[l], e[l] = power_of_p[l], state[l] = u[l];
 }
 
-TARGET static void AT(linear_forward)(const linear_call *call) { EACH_GROUP AT(linear_forward_group)(call, g); }
-TARGET static void AT(linear_backward)(const linear_call *call) { EACH_GROUP AT(linear_backward_group)(call, g); }
+TARGET INLINE void AT(linear_upsweep_group)(int exact, int is_backward, const linear_call *call, const group *g,
+                                            double *states) {
+  SIZES;
+  double a[SCAN_TILE], terms[SCAN_TILE], m[SCAN_WIDEST], e[SCAN_WIDEST] = {0}, state[SCAN_WIDEST];
+  if (is_backward) init_states(state, &call->dfinal_state, flags_of(call->leaves, g), NULL, g);
+  else init_states(state, &call->initial_state, flags_of(call->enters, g), NULL, g);
+  for (long l = 0; l < width; l++) m[l] = 1;
+  for (long tiles = (call->n + positions - 1) / positions, i = 0; i < tiles; i++) {
+    long k = (is_backward ? tiles - 1 - i : i) * positions, n = POSITIONS(k);
+    const scan_window *window = is_backward ? WINDOW_BACK(k, n) : WINDOW(k, n);
+    sw_scan_load(a, &call->a, window);
+    sw_scan_load(terms, is_backward ? &call->dh : &call->b, window);
+    keep_after_ends(call, g, a, terms, k, n);
+    if (k == 0) clear_first(call, g, a);
+    EACH_BLOCK AT(linear_products)(exact, is_backward, a + s, terms + s, m + s, e + s, state + s, width, n);
+  }
+  for (long l = 0; l < g->lanes; l++, states += 3) states[0] = m[l], states[1] = e[l], states[2] = state[l];
+}
+
+TARGET INLINE void AT(linear_forward_group)(const linear_call *call, const group *g, const double *states) {
+  SIZES;
+  double a[SCAN_TILE], b[SCAN_TILE], h[SCAN_WIDEST];
+  init_states(h, &call->initial_state, flags_of(call->enters, g), states, g);
+  for (long k = 0; k < call->n; k += positions) {
+    long n = POSITIONS(k);
+    sw_scan_load(a, &call->a, WINDOW(k, n));
+    sw_scan_load(b, &call->b, WINDOW(k, n));
+    keep_after_ends(call, g, a, b, k, n);
+    if (k == 0) clear_first(call, g, a);
+    AT(linear_steps)(a, b, h, width, n);
+    sw_scan_store(&call->h, b, WINDOW(k, n));
+  }
+  if (call->final_state.data) store_some(&call->final_state, h, flags_of(call->leaves, g), g);
+}
+
+TARGET INLINE void AT(linear_backward_group)(const linear_call *call, const group *g, const double *states) {
+  SIZES;
+  double a[SCAN_TILE], dh[SCAN_TILE], before[SCAN_TILE] = {0}, u[SCAN_WIDEST];
+  const uint8_t *enters = flags_of(call->enters, g);
+  init_states(u, &call->dfinal_state, flags_of(call->leaves, g), states, g);
+  EACH_TILE_BACK {
+    sw_scan_load(a, &call->a, WINDOW_BACK(k, n));
+    sw_scan_load(dh, &call->dh, WINDOW_BACK(k, n));
+    keep_after_ends(call, g, a, dh, k, n);
+    if (call->da.data && k > 0) sw_scan_load(before, &call->h, WINDOW_BACK(k - 1, n));
+    if (call->da.data && k == 0) { /* position -1 of a lane is in another lane, or the initial state */
+      if (n > 1) sw_scan_load(before + width, &call->h, WINDOW_BACK(0, n - 1));
+      memset(before, 0, sizeof *before * width);
+      load_some(before, &call->h, -1, enters, 1, g);
+      if (call->initial_state.data) load_some(before, &call->initial_state, 0, enters, 0, g);
+    }
+    if (k == 0) clear_first(call, g, a);
+    AT(linear_steps_back)(a, dh, before, u, width, n);
+    if (k == 0 && !call->initial_state.data) for (long l = 0; l < g->lanes; l++) before[l] = enters[l] ? before[l] : 0;
+    if (call->db.data) sw_scan_store(&call->db, dh, WINDOW_BACK(k, n));
+    if (call->da.data) sw_scan_store(&call->da, before, WINDOW_BACK(k, n));
+  }
+  if (call->dinitial_state.data) store_some(&call->dinitial_state, u, enters, g);
+}
+
+TARGET static void AT(linear_upsweep)(const linear_call *call, int is_backward, double *states) {
+  int exact = call->a.type == DTYPE_f64;
+  if (exact && is_backward) { EACH_GROUP AT(linear_upsweep_group)(1, 1, call, g, states + 3 * g->lane); }
+  else if (exact) { EACH_GROUP AT(linear_upsweep_group)(1, 0, call, g, states + 3 * g->lane); }
+  else if (is_backward) { EACH_GROUP AT(linear_upsweep_group)(0, 1, call, g, states + 3 * g->lane); }
+  else { EACH_GROUP AT(linear_upsweep_group)(0, 0, call, g, states + 3 * g->lane); }
+}
+TARGET static void AT(linear_forward)(const linear_call *call, const double *states) {
+  EACH_GROUP AT(linear_forward_group)(call, g, states);
+}
+TARGET static void AT(linear_backward)(const linear_call *call, const double *states) {
+  EACH_GROUP AT(linear_backward_group)(call, g, states);
+}

@@ -99,8 +99,8 @@ INLINE int64_t lane_offset(const scan_operand *o, long lane) {
 
 /* Describes `count` adjacent numbers of an operand as lanes of one position. */
 INLINE void adjacent(scan_operand *o, const scan_operand *from, int64_t offset) {
-  o->data = from->data, o->lengths = 0, o->type = from->type;
-  o->step = 0, o->regular = o->pitch = 1, o->offset[0] = offset;
+  o->data = from->data, o->lengths = 0, o->type = from->type, o->step = 0;
+  o->regular = o->pitch = 1, o->offset[0] = offset;
 }
 
 /* Combines the states of four alternating sequences to those of c rows. */
@@ -185,8 +185,8 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
 
 int sw_scan_forward_short(const scan_forward_call *call) {
   const scan_operand *x = &call->x, *y = &call->y, *found = call->with_index ? &call->indices : y;
-  if (x->type > DTYPE_f64 || call->lanes < 8 || call->n == 1 || x->lengths) return 0;
-  if (call->with_index && call->firsts) return 0;
+  if (x->type > DTYPE_f64 || call->lanes < 8 || call->n == 1) return 0;
+  if (x->lengths || (call->with_index && call->firsts)) return 0;
   if ((x->step != 1 && x->step != -1) || y->step != x->step || found->step != x->step) return 0;
   CHOSEN_256(scan_short)(call);
   return 1;

@@ -1,14 +1,16 @@
 // Package host computes scans and their gradients on the CPU. Rows, or splits of rows, are lanes
 // that advance together, so that the loop over lanes is vector code (lanes.go). Forward scans of
 // few rows in contiguous memory use vectors along the row instead. The Go files divide rows and
-// combine splits, and the C files loop over positions. The first line that fits says which:
+// combine splits, and the C files loop over positions. Packed sequences are cut into segments,
+// which are the lanes (segments.go, batch.go). The first line that fits says which:
 //
 //	gradient by indices, rows of at most 16 end to end       kinds.c: sw_scan_scatter
 //	gradient by indices, rows of at most 4                   kinds.c: sw_scan_gather
 //	gradient by indices that no scan produces                kinds.c: sw_scan_add
 //	gradient of cumprod, cummax, cummin, or by indices       kinds_loops.h, block_loops.h
 //	gradient of another kind                                 kinds.c, steps.h
-//	forward, kind without hasNarrow                          forward_loops.h, forward_steps.h
+//	linear recurrence, gradient of one                       linear.c, linear_loops.h
+//	forward, kind without hasNarrow, packed sequences        forward_loops.h, forward_steps.h
 //	forward, 1, 2 or 4 rows alternating in memory, long      narrow.c, narrow_loops.h
 //	forward, at least 8 contiguous rows, float32 or float64  short_loops.h
 //	forward, other layouts                                   forward_loops.h, forward_steps.h
@@ -42,7 +44,7 @@ type Scan struct {
 	IsExclusive bool
 	IsPacked    bool       // runs have the bounds of sequences
 	packed      *sequences // of a part of a run; nil: rows are one sequence each
-	isPart      bool       // this is a part of a run
+	whole       *Scan      // the scan that this is a part of
 }
 
 // Length is the number of positions of a row.
@@ -75,6 +77,13 @@ func (s *Scan) Kernel(isForward bool) string {
 
 // Tasks is the number of tasks that share a pass over these operands.
 func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) int64 {
+	bounds := BoundsOf(&args[operand.Seqlens])
+	if isForward {
+		bounds = BoundsOf(&args[operand.ForwardSeqlens])
+	}
+	if isForward || !args[operand.Indices].Given() {
+		s = s.of(bounds, all)
+	}
 	if isForward {
 		return s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardSeqlens, operand.ForwardCarryOut), true).tasks()
 	}

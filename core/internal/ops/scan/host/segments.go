@@ -5,8 +5,6 @@ package host
 import "C"
 
 import (
-	"unsafe"
-
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
 )
@@ -22,53 +20,62 @@ const (
 	maxPackedSplitLength = 512
 	maxSegments          = 4096 // segments that are sorted by length, about at most
 	sortedElements       = 4 * cpu.Grain
+	minSharedLength      = 64 // mean positions of sequences whose rows are not adjacent
 )
 
 // segment is a part of a sequence; with a count above 1, so many whole sequences of this length end
 // to end.
 type segment struct {
 	start, length  int64 // in scan order
+	sequence       int64 // its number in scan order
 	count          int64
 	enters, leaves bool // the segment continues another, and is continued by another
 }
 
-// batch are the lanes of a call: lanes of some segments (the arrays), adjacent rows of one segment,
-// or segments end to end in one row.
-type batch struct {
-	n       int64 // positions of the longest lane, which is the first
-	crosses bool  // a segment of the batch continues another or is continued
-	hasRows bool  // the lanes are rows of a segment
-	isRun   bool  // the lanes are the sequences of a segment in a row
-	segment
-	row            int64 // the first, or the only one
-	isRagged       bool  // the lanes differ in length
-	starts, rows   [C.SCAN_BATCH]int64
-	lengths        [C.SCAN_BATCH]int64
-	firsts         [C.SCAN_BATCH]int64 // scratch for indices
-	enters, leaves [C.SCAN_BATCH]bool
-}
-
 // segmentTasks are the tasks of a packed run: some splits of some rows each.
 func (h *division) segmentTasks() (splits, rows, tasks int64) {
-	rows, elements := h.rows, int64(sortedElements)
-	if h.mayShareSegments() {
-		rows, elements = min(rows, num.Clamp(rows/8/C.SCAN_LANES, 1, C.SCAN_WIDEST/C.SCAN_LANES)*C.SCAN_LANES), cpu.Grain
+	rows, elements := min(h.rows, C.SCAN_LANES), int64(sortedElements)
+	if h.sharesSegments {
+		batch, _ := h.taskLanes()
+		if h.hasAdjacentRows() { // short segments have few elements in a row
+			batch = max(batch, num.Clamp(h.rows/8/C.SCAN_LANES, 1, C.SCAN_WIDEST/C.SCAN_LANES)*C.SCAN_LANES)
+		}
+		rows, elements = min(h.rows, batch), cpu.Grain
 	}
 	splits = max(1, elements/(h.splitLength*rows))
 	return splits, rows, num.CeilDiv(h.splits(), splits) * num.CeilDiv(h.rows, rows)
 }
 
-// mayShareSegments reports whether rows suffice for the lanes of a segment.
-func (h *division) mayShareSegments() bool { return h.rows >= C.SCAN_LANES }
+// mayShareSegments reports whether rows are lanes of one segment: there are enough of them, and
+// they are adjacent in memory, or segments are long enough to use whole cache lines of each row.
+func (h *division) mayShareSegments() bool {
+	return h.rows >= C.SCAN_LANES && (h.hasAdjacentRows() || h.n >= minSharedLength*h.packed.Count)
+}
+
+// hasAdjacentRows reports whether rows are nearer in memory than positions.
+func (h *division) hasAdjacentRows() bool {
+	for i := range h.args {
+		if num.Abs(h.views[i].Step) > num.Abs(h.steps[i]) {
+			return false
+		}
+	}
+	return true
+}
 
 // inSegments runs body in parallel over batches of lanes: of all segments, or of those that
 // continue others or are continued.
 func (h *division) inSegments(onlyCrossing bool, body func(w *worker, count int64)) {
+	if h.lanes == 0 {
+		return
+	}
 	splits, rows, tasks := h.segmentTasks()
 	each := num.CeilDiv(h.rows, rows) // tasks of the same splits
 	h.parallel(tasks, func(w *worker, task int64) {
 		first, row := task/each*splits, task%each*rows
 		end, count := min(first+splits, h.splits()), min(rows, h.rows-row)
+		if w.batch.row = row; !h.sharesSegments {
+			h.setRowOffsets(&w.batch.offsets, row, count)
+		}
 		flush := func() {
 			h.inSegmentBatches(w, row, count, func(count int64) { body(w, count) })
 			w.segments = w.segments[:0]
@@ -94,7 +101,7 @@ func (h *division) findSegments(w *worker, low, high int64, flush func()) {
 			if bounds[i] >= high {
 				return
 			}
-			i += h.addSequences(w, bounds[i:], low, high)
+			i += h.addSequences(w, k+i, bounds[i:], low, high)
 			if len(w.segments) >= maxSegments {
 				flush()
 			}
@@ -103,9 +110,9 @@ func (h *division) findSegments(w *worker, low, high int64, flush func()) {
 	}
 }
 
-// addSequences appends the segments of the first sequence of some bounds, or of the first sequences
-// if they are equally long and short. It returns the number of sequences.
-func (h *division) addSequences(w *worker, bounds []int64, low, high int64) int64 {
+// addSequences appends the segments of sequence k, which has the first of some bounds, or of
+// sequences from k on that are equally long and short. It returns the number of sequences.
+func (h *division) addSequences(w *worker, k int64, bounds []int64, low, high int64) int64 {
 	length := bounds[1] - bounds[0]
 	if bounds[0] >= low && length <= h.splitLength && bounds[1] <= h.n && (length == 1 || h.packed.part == all) {
 		count, high := 1, min(high, h.n-length+1)
@@ -113,12 +120,12 @@ func (h *division) addSequences(w *worker, bounds []int64, low, high int64) int6
 			count++
 		}
 		if length > 0 && h.packed.part != allButLast {
-			w.segments = append(w.segments, segment{start: bounds[0], length: length, count: int64(count)})
+			w.segments = append(w.segments, segment{start: bounds[0], length: length, sequence: k, count: int64(count)})
 		}
 		return int64(count)
 	}
 	first, end := h.packed.partOf(bounds[0], bounds[1])
-	for s := h.segmentOf(first, end, low); s.length > 0 && s.start < high; s = h.segmentOf(first, end, s.start+1) {
+	for s := h.segmentOf(k, first, end, low); s.length > 0 && s.start < high; s = h.segmentOf(k, first, end, s.start+1) {
 		w.segments = append(w.segments, s)
 	}
 	return 1
@@ -138,7 +145,7 @@ func (h *division) findCrossing(w *worker, firstSplit, endSplit int64, setsSpans
 				break
 			}
 			first, end := q.positions(sequence)
-			s := h.segmentOf(first, end, low)
+			s := h.segmentOf(sequence, first, end, low)
 			if first >= high || s.length <= 0 || !s.enters && !s.leaves {
 				continue
 			}
@@ -151,10 +158,10 @@ func (h *division) findCrossing(w *worker, firstSplit, endSplit int64, setsSpans
 	}
 }
 
-// segmentOf is the first segment of a sequence that begins at or after a position; its length is
+// segmentOf is the first segment of sequence k that begins at or after a position; its length is
 // not positive if there is none.
-func (h *division) segmentOf(first, end, low int64) segment {
-	s := segment{start: first, count: 1}
+func (h *division) segmentOf(k, first, end, low int64) segment {
+	s := segment{start: first, sequence: k, count: 1}
 	if s.enters = first < low; s.enters {
 		s.start += num.CeilDiv(low-first, h.splitLength) * h.splitLength
 	}
@@ -196,12 +203,13 @@ func (w *worker) sortSegments() {
 // a worker.
 func (h *division) inSegmentBatches(w *worker, row, rows int64, body func(count int64)) {
 	b := &w.batch
-	if h.mayShareSegments() {
+	if h.sharesSegments {
 		for _, s := range w.segments {
 			for range s.count {
 				b.setRows(s, row)
 				body(rows)
 				s.start += s.length
+				s.sequence++
 			}
 		}
 		return
@@ -212,129 +220,19 @@ func (h *division) inSegmentBatches(w *worker, row, rows int64, body func(count 
 	for left := w.segments; len(left) > 0; {
 		if s := &left[0]; s.count >= C.SCAN_LANES {
 			count := min(s.count, C.SCAN_BATCH)
-			for b.row = range h.rows {
+			for b.rows[0] = range rows {
 				b.segment, b.n, b.crosses, b.hasRows, b.isRun, b.isRagged = *s, s.length, false, false, true, false
 				body(count)
 			}
 			s.start += count * s.length
+			s.sequence += count
 			if s.count -= count; s.count == 0 {
 				left = left[1:]
 			}
 			continue
 		}
 		var count int64
-		left, count = b.take(left, h.rows)
+		left, count = b.take(left, rows)
 		body(count)
-	}
-}
-
-// setRows sets the lanes to the rows of a segment.
-func (b *batch) setRows(s segment, row int64) {
-	b.segment, b.row, b.n, b.crosses, b.hasRows, b.isRun, b.isRagged = s, row, s.length, s.enters || s.leaves, true, false, false
-}
-
-// take sets the lanes to the first segments of a list: those of a group, or all of one length. It
-// returns the segments that remain, and the number of lanes.
-func (b *batch) take(segments []segment, rows int64) (left []segment, count int64) {
-	b.n, b.crosses, b.hasRows, b.isRun = segments[0].length, false, false, false
-	most := int64(C.SCAN_LANES)
-	for most < C.SCAN_WIDEST && 2*most*b.n <= C.SCAN_TILE {
-		most *= 2
-	}
-	shortest := b.n
-	for len(segments) > 0 {
-		s := &segments[0]
-		if count > 0 && (count+rows > most && s.length < b.n || count+rows > C.SCAN_BATCH) {
-			break
-		}
-		shortest, b.crosses = s.length, b.crosses || s.enters || s.leaves
-		for row := range rows {
-			b.starts[count], b.rows[count], b.lengths[count], b.enters[count], b.leaves[count] = s.start, row, s.length, s.enters, s.leaves
-			count++
-		}
-		s.start += s.length
-		if s.count--; s.count == 0 {
-			segments = segments[1:]
-		}
-	}
-	b.isRagged = shortest < b.n
-	return segments, count
-}
-
-// setLanes describes an operand of the lanes of a batch.
-func (h *division) setLanes(b *batch, to *C.scan_operand, number int, count int64) {
-	step := h.steps[number]
-	switch {
-	case b.hasRows:
-		h.setRows(to, number, b.start*step, b.row, count)
-	case b.isRun:
-		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(b.length*step), C.int64_t(b.start*step+h.rowOffsets[number][b.row])
-	default:
-		offsets := h.rowOffsets[number]
-		for i, start := range b.starts[:count] {
-			to.offset[i] = C.int64_t(start*step + offsets[b.rows[i]])
-		}
-		if b.isRagged {
-			to.lengths = C.uint64_t(uintptr(unsafe.Pointer(&b.lengths[0])))
-		}
-	}
-}
-
-// setRowOffsets prepares setLanes for few rows.
-func (h *division) setRowOffsets() {
-	for i := range h.args {
-		if offsets := &h.rowOffsets[i]; h.args[i].Given() {
-			h.views[i].VisitRuns(0, h.rows, func(at, offset, count, step int64) {
-				for k := range count {
-					offsets[at+k] = offset + k*step
-				}
-			})
-		}
-	}
-}
-
-// laneOf is the number of the split and row of lane i, and whether its segment continues another
-// and is continued.
-func (h *division) laneOf(b *batch, i int64) (lane int64, enters, leaves bool) {
-	if b.hasRows {
-		return b.start/h.splitLength*h.rows + b.row + i, b.segment.enters, b.segment.leaves
-	}
-	return b.starts[i]/h.splitLength*h.rows + b.rows[i], b.enters[i], b.leaves[i]
-}
-
-// spanned reports whether the split of a lane has a segment that continues another and is
-// continued.
-func (h *division) spanned(lane int64) bool { return h.packed == nil || h.spans[lane/h.rows] > 0 }
-
-// ofLanes are the states of the lanes of a batch: prefixes before the segments that continue others
-// or, on the right, suffixes after those that are continued. Other segments have none. Rows of one
-// sequence need no copy to scratch.
-func ofLanes[T any](h *division, w *worker, states []T, first, count int64, isRight bool, none T, scratch []T) []T {
-	if h.packed == nil {
-		return states[first : first+count]
-	}
-	for i := range scratch[:count] {
-		lane, continues, leaves := h.laneOf(&w.batch, int64(i))
-		if isRight {
-			continues = leaves
-		}
-		if scratch[i] = none; continues {
-			scratch[i] = states[lane]
-		}
-	}
-	return scratch[:count]
-}
-
-// store sets states to those of the lanes whose segments continue others or, on the right, are
-// continued. Rows of one sequence have them there.
-func store[T any](h *division, w *worker, states []T, isRight bool, found []T) {
-	for i := 0; h.packed != nil && i < len(found); i++ {
-		lane, continues, leaves := h.laneOf(&w.batch, int64(i))
-		if isRight {
-			continues = leaves
-		}
-		if continues {
-			states[lane] = found[i]
-		}
 	}
 }

@@ -60,15 +60,6 @@ func (b *Bounds) At(k int64) int64 {
 	return int64(b.narrow[k*b.stride])
 }
 
-// All is a copy of all bounds.
-func (b *Bounds) All() []int64 {
-	bounds := make([]int64, b.Count+1)
-	for k := range bounds {
-		bounds[k] = b.At(int64(k))
-	}
-	return bounds
-}
-
 // FirstWrong is the first bound that is not 0, is less than the bound before it, or exceeds the
 // length of a row; the last bound if that is not the length. -1: all are right. If the row is cut
 // out of a longer one, the first bound may be less than 0, and others may exceed the length.
@@ -237,7 +228,10 @@ func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int
 // of is the scan of a part of each sequence; of whole rows without bounds.
 func (s *Scan) of(bounds *Bounds, part part) *Scan {
 	scan := *s
-	if scan.isPart = true; bounds != nil {
+	if scan.whole == nil {
+		scan.whole = s
+	}
+	if bounds != nil {
 		scan.packed = &sequences{bounds, part, s.Length(), s.IsReversed}
 	}
 	return &scan
