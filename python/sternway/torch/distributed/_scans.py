@@ -231,7 +231,8 @@ def cumsum(
 
     Raises:
         InvalidProblemError: on every rank, if dim, reverse or cu_seqlens of one rank is invalid, or if calls do not fit each
-            other (values of cu_seqlens are compared and checked on the CPU alone); on this rank, if no process group is initialized or this process is not in the group.
+            other (values of cu_seqlens are compared and checked on the CPU alone); on this rank, if no process group is
+            initialized or this process is not in the group.
         UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
         TypeError: x is no plain tensor; on the other ranks InvalidProblemError.
 
