@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 import sternway as sw
 import sternway.torch as st
 import sternway.torch.distributed as std
-from sternway._kinds import EXTREMA
+from sternway._kinds import EXTREMA, WITH_KERNELS
 
-KINDS = ("cumsum", "cumprod", "cummax", "logcumsumexp", "linear_recurrence")
+KINDS = (*WITH_KERNELS, "linear_recurrence")
 BOUNDS = ("none", "one", "edges", "random", "elements", "empty")
 OPTIONS = tuple(
     (bounds, exclusive) for bounds in BOUNDS for exclusive in (False, True) if (bounds, exclusive) != ("none", False)
