@@ -5,6 +5,7 @@
 
 - ``scans``: scans along a dimension that ranks share; ``parts``: the part of a rank; ``whole``: second derivatives.
 - ``linear_recurrence``: linear recurrences along such a dimension.
+- ``cuts``: how ranks cut rows and packed sequences; ``bounds``: the checks of ``cu_seqlens``.
 - ``positions``: the positions of a rank's tokens under context parallelism.
 - ``sharded_bag``: an embedding bag whose table is cut over the ranks; ``bag_routes``: where its positions go; ``bag_exchange``:
   its forward and backward.

@@ -20,12 +20,13 @@ from ...errors import make
 from .._autograd.calls import FLOATS, flag, integer
 from .._autograd.dispatch import with_public_names
 from .._autograd.linear_recurrence import GRADIENT, OPERANDS, alike, own_extents, run, select_or_raise
+from ._bounds import check_bounds, options_of, own_bounds
 from ._cuts import Cut, Shifted
 from ._exchange import all_gather
 from ._parts import part_of, summary
 from ._placements import require_fit, require_mesh
 from ._rules import linear_recurrence as linear_rules
-from ._scans import MAX_RANK, Call, agreed, check_bounds, options_of, own_bounds, shard_lengths
+from ._scans import MAX_RANK, Call, agreed, shard_lengths
 
 __all__ = ["linear_recurrence"]
 

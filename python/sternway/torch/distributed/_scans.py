@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from ..._kinds import EXTREMA, KINDS, ScanKind
-from ..._sequences import sequences_of
 from ...errors import Error, make, renamed
 from .._autograd.calls import FLOATS, flag, integer
+from ._bounds import check_bounds, options_of, own_bounds
 from ._cuts import Cut, Shifted
 from ._exchange import gathered
 from ._parts import part_of, scan_part, summary
@@ -60,46 +59,6 @@ def _scan(kind: ScanKind, x: Tensor, dim: int, group: Any, reverse: bool, exclus
     cut = Cut(along, backward, group, tuple(length for *_, length in calls))
     check_bounds(op, cu_seqlens, cut.edges[-1])
     return scan_cut(x, kind, cut, exclusive, cu_seqlens, *found)
-
-
-def options_of(op: str, x: Tensor, cu_seqlens: Tensor | None, exclusive: bool = False) -> str:
-    """The options of a call that ranks must agree on, in words.
-
-    Raises:
-        InvalidProblemError: cu_seqlens is of another device or dtype.
-        TypeError: it is no plain tensor.
-    """
-    if cu_seqlens is None:
-        return ", exclusive" if exclusive else ""
-    if not isinstance(cu_seqlens, Tensor) or isinstance(cu_seqlens, DTensor):
-        raise make("type", op, "cu_seqlens", "a torch.Tensor", type(cu_seqlens).__name__)
-    if cu_seqlens.device != x.device:
-        raise make("invalid_problem", op, "cu_seqlens", f"on {x.device} like the data", str(cu_seqlens.device))
-    if cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise make("invalid_problem", op, "cu_seqlens", "int32 or int64", str(cu_seqlens.dtype).removeprefix("torch."))
-    options = f", {sequences_of(op, cu_seqlens)} sequences{', exclusive' if exclusive else ''}"
-    if cu_seqlens.device.type != "cpu":
-        return options
-    check_bounds(op, cu_seqlens)
-    return f"{options} (bounds {zlib.crc32(cu_seqlens.long().numpy().tobytes()):08x})"
-
-
-def check_bounds(op: str, cu_seqlens: Tensor | None, extent: int | None = None) -> None:
-    """Check bounds of the whole, if they are on the CPU. extent: of the whole; None: not known yet.
-
-    Raises:
-        InvalidProblemError: they do not rise from 0 to the extent.
-    """
-    if cu_seqlens is None or cu_seqlens.device.type != "cpu":
-        return
-    falls = torch.cat([cu_seqlens[:1] != 0, cu_seqlens[1:] < cu_seqlens[:-1]])
-    if extent is not None:
-        falls |= cu_seqlens > extent
-        falls[-1] |= cu_seqlens[-1] != extent
-    if falls.any():
-        at = int(falls.int().argmax())
-        wanted = f"bounds that rise from 0 to {'' if extent is None else f'{extent}, '}the extent along dim"
-        raise make("invalid_problem", op, "cu_seqlens", wanted, f"{int(cu_seqlens[at])} at position {at}")
 
 
 def scan_cut(x: Tensor, kind: ScanKind, cut: Cut, exclusive: bool, cu_seqlens: Tensor | None, *own: Tensor) -> Any:
@@ -159,19 +118,6 @@ def scan_sharded(
     bounds = own_bounds(op, cu_seqlens)
     check_bounds(op, bounds, x.shape[dim])
     return _scan_shards(x, kind, dim, reverse, exclusive, bounds, along[0])
-
-
-def own_bounds(op: str, cu_seqlens: Any) -> Tensor | None:
-    """The bounds of sequences on this rank.
-
-    Raises:
-        UnsupportedError: they are a DTensor that is not replicated.
-    """
-    if isinstance(cu_seqlens, DTensor):
-        if not all(p.is_replicate() for p in cu_seqlens.placements):
-            raise make("unsupported", op, "cu_seqlens", "replicated", str(cu_seqlens.placements))
-        return cu_seqlens.to_local()
-    return cu_seqlens  # type: ignore[no-any-return]
 
 
 def shard_lengths(extent: int, size: int) -> tuple[int, ...]:
