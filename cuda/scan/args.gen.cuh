@@ -18,6 +18,10 @@ constexpr int kColumnClusterThreads = 512;  // at most; a warp owns as many rows
 // row_pipelined
 constexpr int kLineBytes = 128;
 constexpr int kRowPackedVectors = 4;  // row_packed: 16-byte vectors of a thread, at most
+// row_resident: vectors of each of RowResidentThreads that are transposed in shared memory
+constexpr int kTransposedVectors = 4;
+// row_tiled, column_tiled: threads of a CTA, of packed sequences of kinds with a prefix
+constexpr int kPackedTiledThreads = 256;
 // row_tiled, column_tiled: CTAs that an SM has registers for, at least
 constexpr int kTiledCTAsPerSM = 2;
 constexpr int kColumnPipelinedSmem = 32768;  // shared memory beside the stages, at most [bytes]
@@ -166,6 +170,13 @@ struct CumsumTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+
+    struct Packed;
+};
+
+struct CumsumTuning::Packed : CumsumTuning {
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
 };
 
 struct CumprodTuning {
@@ -181,6 +192,15 @@ struct CumprodTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+
+    struct Packed;
+};
+
+struct CumprodTuning::Packed : CumprodTuning {
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {1, 1, 1};
+    static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
+    static constexpr int COLUMN_TILED_ROWS[] = {16, 32, 8};
 };
 
 struct CumextremumTuning {
@@ -196,6 +216,15 @@ struct CumextremumTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {16, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
+
+    struct Packed;
+};
+
+struct CumextremumTuning::Packed : CumextremumTuning {
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 1, 1};
+    static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
+    static constexpr int COLUMN_TILED_ROWS[] = {16, 32, 8};
 };
 
 struct LogcumsumexpTuning {
@@ -211,6 +240,15 @@ struct LogcumsumexpTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+
+    struct Packed;
+};
+
+struct LogcumsumexpTuning::Packed : LogcumsumexpTuning {
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {1, 1, 1};
+    static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
+    static constexpr int COLUMN_TILED_ROWS[] = {16, 32, 8};
 };
 
 struct IndicesTuning {
@@ -236,6 +274,11 @@ struct ForwardCumprodTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
+
+    struct Packed;
+};
+
+struct ForwardCumprodTuning::Packed : ForwardCumprodTuning {
 };
 
 struct ForwardCumextremumTuning {
@@ -251,6 +294,13 @@ struct ForwardCumextremumTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
+
+    struct Packed;
+};
+
+struct ForwardCumextremumTuning::Packed : ForwardCumextremumTuning {
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
 };
 
 struct ForwardIndicesTuning {
@@ -266,6 +316,11 @@ struct ForwardIndicesTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {16, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+
+    struct Packed;
+};
+
+struct ForwardIndicesTuning::Packed : ForwardIndicesTuning {
 };
 
 struct ForwardLogcumsumexpTuning {
@@ -281,6 +336,11 @@ struct ForwardLogcumsumexpTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+
+    struct Packed;
+};
+
+struct ForwardLogcumsumexpTuning::Packed : ForwardLogcumsumexpTuning {
 };
 
 struct LinearTuning {
@@ -296,6 +356,11 @@ struct LinearTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+
+    struct Packed;
+};
+
+struct LinearTuning::Packed : LinearTuning {
 };
 
 struct LinearBackwardTuning {
@@ -311,4 +376,9 @@ struct LinearBackwardTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+
+    struct Packed;
+};
+
+struct LinearBackwardTuning::Packed : LinearBackwardTuning {
 };

@@ -2,27 +2,19 @@
 #include "scan/export.cuh"
 #include "scan/kinds/packed.cuh"
 
-// CTAs that an SM has registers for, at least, where a CTA keeps a row or a panel. States of
-// products would be spilled with more.
-template <typename K>
-constexpr int packed_ctas_per_sm(int ctas)
-{
-    return K::NEEDS_PREFIX && K::LONG_COMBINE ? 1 : ctas;
-}
-
 #define EXPORT_PACKED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
-        kTiledCTAsPerSM, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
+        kPackedTiledCTAsPerSM<Kind<A>>, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
-        packed_ctas_per_sm<Kind<A>>(Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4]), \
+        Packed<Kind<A>>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4], \
         ScanArgs, row_resident<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
-        packed_ctas_per_sm<Kind<A>>(kTiledCTAsPerSM), ScanArgs, column_tiled<Packed<Kind<A>>, T>(args))
+        kPackedTiledCTAsPerSM<Kind<A>>, ScanArgs, column_tiled<Packed<Kind<A>>, T>(args))
 
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumprod, Cumprod)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_cumextremum, Cumextremum)
-FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_logcumsumexp, LogcumsumexpApart)
+FOR_EACH_FLOAT(EXPORT_PACKED, scan_backward_logcumsumexp, Logcumsumexp)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_cumprod, ForwardCumprod)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_cumextremum, ForwardValues)
 FOR_EACH_FLOAT(EXPORT_PACKED, scan_indices, ForwardIndices)
@@ -31,7 +23,8 @@ FOR_EACH_FLOAT(EXPORT_PACKED, scan_logcumsumexp, ForwardLogcumsumexp)
 // Pipelined rows, for kinds without a prefix. Pipelined columns are no faster than tiled ones.
 #define EXPORT_PACKED_PIPELINED(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_row_pipelined_##name, kRowPipelinedThreads, \
-        Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_pipelined<Packed<Kind<A>>, T>(args))
+        Packed<Kind<A>>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], \
+        ScanArgs, row_pipelined<Packed<Kind<A>>, T>(args))
 
 FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_PACKED_PIPELINED, scan_cumprod, ForwardCumprod)

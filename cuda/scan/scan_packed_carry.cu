@@ -4,14 +4,14 @@
 
 #define EXPORT_CARRY(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_packed_carry_row_tiled_##name, kRowResidentThreads, \
-        kTiledCTAsPerSM, CarryArgs, row_tiled<WithCarries<Packed<Kind<A>>>, T>(args)) \
+        kPackedTiledCTAsPerSM<Kind<A>>, CarryArgs, row_tiled<WithCarries<Packed<Kind<A>>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_carry_column_tiled_##name, kColumnThreads, \
-        kTiledCTAsPerSM, CarryArgs, column_tiled<WithCarries<Packed<Kind<A>>>, T>(args))
+        kPackedTiledCTAsPerSM<Kind<A>>, CarryArgs, column_tiled<WithCarries<Packed<Kind<A>>>, T>(args))
 
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumprod, Cumprod)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumextremum, Cumextremum)
-FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_logcumsumexp, LogcumsumexpApart)
+FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_logcumsumexp, Logcumsumexp)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_cumprod, ForwardCumprod)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_indices, CarriedIndices)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_logcumsumexp, ForwardLogcumsumexp)

@@ -65,7 +65,7 @@ struct Cumextremum : SegmentedSum<A> {
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
-            if constexpr (kIs16Bit<X>) {
+            if constexpr (kIs16Bit<X> && !X::IS_COLUMN) {
                 const A all = extremum(x, 0);
                 no_nan = all == all;
                 own = rank_of(SEG ? extremum(x, segment_heads ? 31 - __clz(segment_heads) : 0) : all, sign);
@@ -104,7 +104,7 @@ struct Cumextremum : SegmentedSum<A> {
         {
             this->records = segment_heads;
             if (segment_heads == 0 && !wins(before)) return;  // no element is a record
-            if (kIs16Bit<X> && ties_win && no_nan && before.best != kNaN) {
+            if (kIs16Bit<X> && !X::IS_COLUMN && ties_win && no_nan && before.best != kNaN) {
                 A most = before.best == kLeast ? -A(INFINITY) : value_of(before.best);
 #pragma unroll
                 for (int i = 0; i < I; ++i) {

@@ -1,15 +1,69 @@
-// cumprod, extended-range path: w_i = E_i, c_i = x_i, E_{i+1} = E_i x_i. Products between threads
-// have an extended range, so that none overflows or underflows unless its result does.
+// cumprod for all inputs: w_i = E_i, c_i = x_i, E_{i+1} = E_i x_i. Products between threads have an
+// extended range, so that none overflows or underflows unless its result does.
+//
+// Within a thread products and sums are plain numbers. A segment whose numbers may leave the range
+// takes products of extended range for every element instead. No bit of a segment depends on
+// another one.
 #pragma once
 
 #include "scan/kinds/cumprod_extended.cuh"
+
+// The least and the largest of several magnitudes. NaN is ignored; other checks find it.
+template <typename A>
+struct MagnitudeRange {
+    A least = INFINITY, most = 0;
+
+    __device__ void add(A x) { least = fmin(least, fabs(x)), most = fmax(most, fabs(x)); }
+    __device__ bool at_least(int low) const { return least >= power_of_two<A>(low); }
+    __device__ bool at_most(int high) const { return most <= power_of_two<A>(high); }
+};
+
+// Compares exponents, in integer arithmetic. A NaN counts as huge.
+template <>
+struct MagnitudeRange<double> {
+    unsigned least = ~0u, most = 0;
+
+    __device__ void add(double x)
+    {
+        const unsigned high = static_cast<unsigned>(__double2hiint(x)) << 1;
+        least = min(least, high);
+        most = max(most, high);
+    }
+    static __device__ unsigned of(int k) { return static_cast<unsigned>(k + 1023) << 21; }
+    __device__ bool at_least(int low) const { return least >= of(low); }
+    __device__ bool at_most(int high) const { return most < of(high); }
+};
+
+// A product between threads as m 2^e.
+template <typename A>
+struct SplitProduct {
+    A m;
+    int e;
+
+    static __device__ SplitProduct of(Product<float> p)
+    {
+        const int e = exponent_of(p.v);
+        if (e == 1024) return {static_cast<A>(p.v), 0};
+        return {static_cast<A>(e == -1023 ? 0.0 : mantissa_of(p.v)), e};
+    }
+    static __device__ SplitProduct of(Product<double> p)
+    {
+        return {p.m, static_cast<int>(p.e < -4096 ? -4096 : p.e > 4096 ? 4096 : p.e)};
+    }
+};
 
 template <typename A, bool EXACT>
 struct FastCumprod;
 
 template <typename A>
 struct Cumprod : SameCarry<ProductSuffix<A>> {
-    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, LONG_COMBINE = true, HAS_EXCLUSIVE = true;
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, LONG_COMBINE = true, HAS_EXCLUSIVE = true,
+                          FLOAT = sizeof(A) == 4;
+    // Limits of plain numbers, as exponents: of products within a thread, of dy + Q within a
+    // thread, of the Q that enters, and of the product before the thread. Within them nothing
+    // overflows unless dx does, and numbers that underflow are too small to matter.
+    static constexpr int kMinProductExp = FLOAT ? -40 : -320, kMaxProductExp = FLOAT ? 20 : 160,
+                         kMaxSumExp = FLOAT ? 80 : 640, kMaxSuffixExp = kMaxProductExp, kMaxPrefixExp = 20;
     template <typename T>
     using FastPathFor = FastCumprod<A, (sizeof(T) > 2)>;
     using Tuning = CumprodTuning;
@@ -26,86 +80,189 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
     }
     static __device__ A pad(const ScanArgs&) { return A(1); }
 
+    // The elements of a thread that are in segments whose products, or sums of y unless y is null,
+    // leave the limits.
+    static __device__ __noinline__ unsigned out_of_range(const A* x, const A* y, int n, unsigned segment_heads)
+    {
+        unsigned all = 0, segment = 0;
+        bool is_out = false;
+        A p = A(1);
+#pragma unroll 1
+        for (int i = 0; i < n; ++i) {
+            if (segment_heads >> i & 1) segment = 0, is_out = false, p = A(1);
+            p *= x[i];
+            segment |= 1u << i;
+            is_out = is_out || fabs(p) < power_of_two<A>(kMinProductExp) ||
+                     fabs(p) > power_of_two<A>(kMaxProductExp);
+            if (is_out) all |= segment;
+        }
+        if (!y) return all;
+        segment = 0, is_out = false;
+        A r = A(0);
+#pragma unroll 1
+        for (int i = n - 1; i >= 0; --i) {
+            r = i == n - 1 || segment_heads >> (i + 1) & 1 ? y[i] : fma(x[i + 1], r, y[i]);
+            segment |= 1u << i;
+            is_out = is_out || fabs(r) > power_of_two<A>(kMaxSumExp);
+            if (is_out) all |= segment;
+            if (segment_heads >> i & 1) segment = 0, is_out = false;
+        }
+        return all;
+    }
+
+    // The product of n elements of a thread since their last segment head.
+    static __device__ __noinline__ Prefix product_of(const A* x, int n, unsigned segment_heads)
+    {
+        Prefix p = Prefix::one();
+#pragma unroll 1
+        for (int i = 0; i < n; ++i) p = segment_heads >> i & 1 ? Prefix::of(x[i]) : p * Prefix::of(x[i]);
+        return p;
+    }
+
+    // The dx of n elements of a thread, given the product before them and the Q that enters.
+    static __device__ __noinline__ void steps(
+        Prefix w, Prefix q, const A* x, const A* y, A* dx, int n, unsigned segment_heads)
+    {
+        Prefix before[32];
+#pragma unroll 1
+        for (int i = 0; i < n; ++i) {
+            before[i] = segment_heads >> i & 1 ? Prefix::one() : w;
+            w = before[i] * Prefix::of(x[i]);
+        }
+#pragma unroll 1
+        for (int i = n - 1; i >= 0; --i) {
+            const Prefix r = Prefix::of(y[i]) + q;
+            dx[i] = times(before[i], r).value();
+            q = segment_heads >> i & 1 ? Prefix::zero() : times(Prefix::of(x[i]), r);
+        }
+    }
+
     template <int I, int N, bool SEG>
     struct ThreadScan {
-        // Product of N elements since their last segment head; after `enter`, of everything before
-        // them.
-        Prefix vector_product[I / N];
-        Prefix product;  // since the last segment head
+        static_assert(I <= 32);
+        A vector_product[I / N];  // of the elements of the segment before every N elements, in the thread
+        Prefix product;           // since the last segment head
+        SplitProduct<A> before;   // of everything before the thread
+        unsigned stepped;         // elements of segments that take products of extended range
 
         __device__ void begin(const ScanArgs&) {}
-        static __device__ bool begins(unsigned segment_heads, int c)
-        {
-            return SEG && segment_heads >> (c * N) & ((1u << N) - 1);
-        }
+
+        static __device__ bool begins(unsigned segment_heads, int i) { return segment_heads & 1u << i; }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
+            A p = A(1), rounding_error = A(0);
+            MagnitudeRange<A> range;
 #pragma unroll
-            for (int c = 0; c < I / N; ++c) {
-                Prefix p = Prefix::of(x(c * N));
+            for (int i = 0; i < I; ++i) {
+                if (i % N == 0) vector_product[i / N] = p;
+                if (begins(segment_heads, i)) p = A(1), rounding_error = A(0);
+                const A q = p * x(i);
+                if (!kIs16Bit<X>) rounding_error = fma(rounding_error, x(i), fma(p, x(i), -q));
+                p = q;
+                range.add(p);
+            }
+            stepped = 0;
+            product = sum(p, rounding_error);
+            if (!range.at_least(kMinProductExp) || !range.at_most(kMaxProductExp)) {
+                A xs[I];
 #pragma unroll
-                for (int i = c * N + 1; i < c * N + N; ++i)
-                    p = SEG && segment_heads >> i & 1 ? Prefix::of(x(i)) : times(p, Prefix::of(x(i)));
-                vector_product[c] = p;
-                product = c == 0 || begins(segment_heads, c) ? p : product * p;
+                for (int i = 0; i < I; ++i) xs[i] = x(i);
+                stepped = out_of_range(xs, nullptr, I, segment_heads);
+                if (stepped >> (I - 1) & 1) product = product_of(xs, I, segment_heads);
             }
             return product;
         }
 
-        template <typename X, typename Y>
-        __device__ Suffix suffix(const X& x, const Y& y, unsigned segment_heads) const
+        static __device__ Prefix sum(A p, A rounding_error)
         {
-            Prefix b = Prefix::zero();
+            if constexpr (FLOAT)
+                return {static_cast<double>(p) + rounding_error};
+            else
+                return Prefix::of(p + rounding_error);
+        }
+
+        template <typename X, typename Y>
+        __device__ Suffix suffix(const X& x, const Y& y, unsigned segment_heads)
+        {
+            A r = A(0), most = A(0);
 #pragma unroll
-            for (int i = I - 1; i >= 0; --i)
-                b = SEG && segment_heads >> i & 1 ? Prefix::zero()
-                                                  : ieee_product(Prefix::of(y(i)) + b, Prefix::of(x(i)));
-            if (!product.is_infinite_or_nan() && !b.is_infinite_or_nan()) return {product, b};
-            // With infinities or NaN the map of the thread is composed element by element.
-            alignas(16) A xs[I], ys[I];
+            for (int i = I - 1; i >= 0; --i) {
+                r = i == I - 1 || begins(segment_heads, i + 1) ? y(i) : fma(x(i + 1), r, y(i));
+                most = fmax(most, fabs(r));
+            }
+            const A b = begins(segment_heads, 0) ? A(0) : x(0) * r;
+            if (most <= power_of_two<A>(kMaxSumExp) && !(stepped & 1) && fabs(b) < A(INFINITY))
+                return {segment_heads ? Prefix::zero() : product, Prefix::of(b)};
+            A xs[I], ys[I];
 #pragma unroll
             for (int i = 0; i < I; ++i) xs[i] = x(i);
 #pragma unroll
             for (int i = 0; i < I; ++i) ys[i] = y(i);
-            return of_elements(xs, ys, I, SEG ? segment_heads : 0);
+            stepped |= out_of_range(xs, ys, I, segment_heads);
+            if (begins(segment_heads, 0) || (!(stepped & 1) && fabs(b) < A(INFINITY)))
+                return {segment_heads ? Prefix::zero() : product, Prefix::of(b)};
+            return of_elements(xs, ys, I, segment_heads);
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Prefix& before, const X&, const Y&, unsigned segment_heads)
+        __device__ void enter(const Prefix& all_before, const X&, const Y&, unsigned segment_heads)
         {
-            Prefix w = before;
-#pragma unroll
-            for (int c = 0; c < I / N; ++c) {
-                const Prefix p = vector_product[c];
-                vector_product[c] = w;
-                w = begins(segment_heads, c) ? p : w * p;
-            }
+            before = SplitProduct<A>::of(all_before);
+            if (fabs(before.m) == A(INFINITY) || before.e > kMaxPrefixExp) stepped |= bits_below_lowest(segment_heads);
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(
-            const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store) const
+            const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store)
         {
-            Prefix q = after.at_zero();
+            const Prefix carry_in = after.at_zero();
+            A t = carry_in.value(), results[I];
+            const unsigned last_segment = segment_heads ? ~0u << (31 - __clz(segment_heads)) : ~0u;
+            if (fabs(t) > power_of_two<A>(kMaxSuffixExp)) stepped |= last_segment;
+            if (stepped) {
+                A xs[I], ys[I];
+#pragma unroll
+                for (int i = 0; i < I; ++i) xs[i] = x(i);
+#pragma unroll
+                for (int i = 0; i < I; ++i) ys[i] = y(i);
+                steps(joined(before), carry_in, xs, ys, results, I, segment_heads);
+            }
+            // The product before the thread, in two factors, the last of which makes numbers
+            // subnormal.
+            constexpr int least = FLOAT ? -126 : -1022;
+            const A carry = before.m * power_of_two<A>(max(before.e, least)),
+                    scale = power_of_two<A>(max(min(before.e - least, 0), least));
+            const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
-                Prefix w[N];
-                A dx[N];
-                w[0] = SEG && segment_heads >> (c * N) & 1 ? Prefix::one() : vector_product[c];
+                A w[N], dx[N], p = vector_product[c];
 #pragma unroll
-                for (int i = 1; i < N; ++i)
-                    w[i] = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::one()
-                                                                   : times(w[i - 1], Prefix::of(x(c * N + i - 1)));
+                for (int i = 0; i < N; ++i) {
+                    if (begins(segment_heads, c * N + i)) p = A(1);
+                    w[i] = p;
+                    p *= x(c * N + i);
+                }
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
-                    const Prefix r = Prefix::of(y(c * N + i)) + q;
-                    dx[i] = times(w[i], r).value();
-                    q = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::zero() : times(Prefix::of(x(c * N + i)), r);
+                    const int k = c * N + i;
+                    const A r = y(k) + t;
+                    dx[i] = w[i] * r;
+                    if (preceding & 1u << k) dx[i] = dx[i] * carry * scale;
+                    t = begins(segment_heads, k) ? A(0) : x(k) * r;
+                    if (stepped & 1u << k) dx[i] = results[k];
                 }
                 store(c, dx);
             }
+        }
+
+        static __device__ Prefix joined(const SplitProduct<A>& p)
+        {
+            if constexpr (FLOAT)
+                return {static_cast<double>(p.m) * power_of_two<double>(p.e)};
+            else
+                return Prefix::of(p.m, p.e);
         }
     };
 };

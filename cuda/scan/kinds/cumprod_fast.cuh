@@ -99,32 +99,6 @@ __device__ __noinline__ ScaledProduct<A> product_of(const T* x, int stride, int 
     return all;
 }
 
-// The least and the largest of several magnitudes. NaN is ignored; other checks find it.
-template <typename A>
-struct MagnitudeRange {
-    A least = INFINITY, most = 0;
-
-    __device__ void add(A x) { least = fmin(least, fabs(x)), most = fmax(most, fabs(x)); }
-    __device__ bool at_least(int low) const { return least >= power_of_two<A>(low); }
-    __device__ bool at_most(int high) const { return most <= power_of_two<A>(high); }
-};
-
-// Compares exponents, in integer arithmetic. A NaN counts as huge.
-template <>
-struct MagnitudeRange<double> {
-    unsigned least = ~0u, most = 0;
-
-    __device__ void add(double x)
-    {
-        const unsigned high = static_cast<unsigned>(__double2hiint(x)) << 1;
-        least = min(least, high);
-        most = max(most, high);
-    }
-    static __device__ unsigned of(int k) { return static_cast<unsigned>(k + 1023) << 21; }
-    __device__ bool at_least(int low) const { return least >= of(low); }
-    __device__ bool at_most(int high) const { return most < of(high); }
-};
-
 // Q -> a Q + b.
 template <typename A>
 struct FastProductSuffix {

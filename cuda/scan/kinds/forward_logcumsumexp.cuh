@@ -23,16 +23,6 @@ __device__ double add_log(double from, double s)
     return from + log(s);
 }
 
-// e^{x - base}, x <= base. In float32 its error is at most 2^-22 beside 1: sums of such numbers
-// need no more.
-__device__ inline float exp_below(float x, float base)
-{
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"((x - base) * kLog2e));
-    return e;
-}
-__device__ inline double exp_below(double x, double base) { return exp_of(x, base); }
-
 // log1p(t). ROUGH: with an absolute error of about 2^-22.
 template <bool ROUGH>
 __device__ inline float log_1p(float t)

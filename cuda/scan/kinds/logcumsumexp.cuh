@@ -25,6 +25,16 @@ __device__ __noinline__ inline double exp_of(double x, double from)
     return rest - rest == 0.0 ? e + rest : e;
 }
 
+// e^{x - base}. In float32 its error is at most 2^-22 beside 1 for x <= base: sums of such numbers,
+// and results of 16 bits, need no more.
+__device__ inline float exp_below(float x, float base)
+{
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"((x - base) * kLog2e));
+    return e;
+}
+__device__ inline double exp_below(double x, double base) { return exp_of(x, base); }
+
 __device__ inline float inverse(float s)  // of a normal number or NaN
 {
     float r;
@@ -56,15 +66,15 @@ struct LogcumsumexpSuffix {
     A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN in the identity
 };
 
-// Within a thread all exponentials share an anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and
-// dx_k = e^{x_k - anchor} Z_k with Z_k = sum_{i>=k} dy_i / S_i, so that errors do not accumulate
-// along the row. Between threads, Z is relative to the largest x so far. If no anchor suits all
-// sums of a thread, each element uses the largest x so far:
-//     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},
+// The elements of a thread that belong to one segment share a base, the first of them:
+//     S_i = sum_{j<=i} e^{x_j - base}    dx_k = e^{x_k - base} Z_k    Z_k = sum_{i>=k} dy_i / S_i
+// so that errors do not accumulate along the row. The first segment of a thread continues one of
+// threads before; it takes the base of the state that enters if that is larger. A segment whose x
+// rise far above its base goes from element to element instead, with the largest x so far:
+//     S_i = S_{i-1} e_i + e^{x_i - m_i}    Z_k = dy_k / S_k + e_{k+1} Z_{k+1}
 //     e_i = e^{m_{i-1} - m_i}
-// APART: the elements of a thread in which a segment begins share no anchor, so that no bit of one
-// segment depends on another.
-template <typename A, bool APART = false>
+// No bit of a segment depends on another one.
+template <typename A>
 struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true, HAS_EXCLUSIVE = true;
     template <typename T>
@@ -75,7 +85,14 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
     using Prefix = LogcumsumexpPrefix<A>;
     using Suffix = LogcumsumexpSuffix<A>;
 
-    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low, high); }
+    // e^{low - high}, 1 for equal infinities. Without a branch in float32.
+    static __device__ A ratio(A low, A high)
+    {
+        if constexpr (sizeof(A) == 8)
+            return low == high ? A(1) : exp_of(low, high);
+        else
+            return exp_of(low == high ? A(0) : low - high, A(0));
+    }
 
     static __device__ Prefix combine(const Prefix& l, const Prefix& r)
     {
@@ -102,109 +119,161 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         return {{m, h.s * e + d}, d, e};
     }
 
+    // Replaces x by d and y by dy / S, and finds e, of those of n elements of a thread whose bits
+    // are set. Returns the state after the last one; `before` is the one before the first segment.
+    static __device__ __noinline__ Prefix steps(
+        Prefix before, A* x, A* y, A* e, int n, unsigned segment_heads, unsigned bits)
+    {
+        Prefix h = before;
+#pragma unroll 1
+        for (int i = 0; i < n; ++i) {
+            if (segment_heads >> i & 1) h = Prefix::identity();
+            if (!(bits >> i & 1)) continue;
+            const Step next = step(h, x[i]);
+            h = next.h;
+            x[i] = next.d;
+            e[i] = next.e;
+            y[i] = h.s == A(0) ? A(0) : y[i] / h.s;
+        }
+        return h;
+    }
+
+    // Lower than any x but -inf, whose exponential relative to it is 0.
+    static constexpr A kLowest = sizeof(A) == 4 ? A(-0x1p126) : A(-0x1p1022);
+    // The largest sum of exponentials relative to a base, which keeps the error of x - base small.
+    static constexpr A kMostSum = sizeof(A) == 4 ? A(0x1p40) : A(0x1p300);
+
     template <int I, int N, bool SEG>
     struct ThreadScan {
-        // The least sum, relative to e^anchor, that is still accurate. For float64 the anchor is
-        // kBelow lower, so that sums are at least 1.
-        static constexpr A kSmall = A(0x1p-60);
-        static constexpr A kBelow = sizeof(A) == 8 ? A(40) : A(0), kLeast = sizeof(A) == 8 ? A(1) : kSmall;
-        A d[I], t[I], e[I];    // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
-        A max_before, anchor;  // the largest x before the thread; the largest so far, or kBelow less
-        bool anchored;
+        A d[I], t[I];             // e^{x_i - base}, dy_i / S_i; x_i and dy_i of `stepped` elements
+        A first_base, last_base;  // of the first and of the last segment of the thread
+        Prefix before;            // what enters
+        unsigned stepped;         // elements of segments that go from element to element
 
         __device__ void begin(const ScanArgs&) {}
+
+        static __device__ bool begins(unsigned segment_heads, int i) { return segment_heads & 1u << i; }
+        __device__ bool is_stepped(int i) const { return stepped & 1u << i; }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
-            anchor = -A(INFINITY);
+            A base = fmax(x(0), kLowest), s = A(0), others = A(0);  // sums of this segment and of those before it
+            first_base = base;
 #pragma unroll
-            for (int i = 0; i < I; ++i) anchor = fmax(anchor, x(i));
-            const bool none = anchor == -A(INFINITY);
-            const A base = none ? A(0) : anchor;
+            for (int i = 0; i < I; ++i) {
+                if (begins(segment_heads, i)) base = fmax(x(i), kLowest), others += s, s = A(0);
+                d[i] = kIs16Bit<X> ? exp_below(x(i), base) : exp_of(x(i), base);
+                s += d[i];
+            }
+            last_base = base;
+            stepped = 0;
+            if (s + others <= kMostSum) return {s == A(0) ? -A(INFINITY) : base, s};
+            stepped = too_large(segment_heads);
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (is_stepped(i)) d[i] = x(i);
+                t[i] = A(0);
+            }
+            if (!is_stepped(I - 1)) return {s == A(0) ? -A(INFINITY) : base, s};
+            A ds[I], ts[I], es[I];
+            return steps(Prefix::identity(), ds, ts, es, segment_heads);
+        }
+
+        // The elements of segments whose sums are too large, or NaN.
+        __device__ unsigned too_large(unsigned segment_heads) const
+        {
+            unsigned all = 0, segment = 0;
             A s = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && segment_heads & 1u << i) s = A(0);
-                s += exp_of(x(i), base);
+                if (begins(segment_heads, i)) segment = 0, s = A(0);
+                s += d[i];
+                segment |= 1u << i;
+                if (!(s <= kMostSum)) all |= segment;
             }
-            const bool is_apart = APART && segment_heads >> 1;
-            if (anchor < A(INFINITY) && !is_apart && (!SEG || none || s >= kSmall)) return {anchor, s};
-            Prefix h = Prefix::identity();
-#pragma unroll
-            for (int i = 0; i < I; ++i) {
-                if (SEG && segment_heads & 1u << i) h = Prefix::identity();
-                h = step(h, x(i)).h;
-            }
-            return h;
+            return all;
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Prefix& before, const X& x, const Y& y, unsigned segment_heads)
+        __device__ void enter(const Prefix& all_before, const X&, const Y& y, unsigned segment_heads)
         {
-            Prefix h = SEG && segment_heads & 1 ? Prefix::identity() : before;
-            max_before = h.m;
-            anchor = fmax(h.m, anchor) - kBelow;
-            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0), anchor);
-            if (SEG) {
-#pragma unroll
-                for (int i = 1; i < I; ++i)
-                    if (segment_heads & 1u << i) least = fmin(least, exp_of(x(i), anchor));
-            }
-            anchored = fabs(anchor) < A(INFINITY) && least >= kLeast && !(APART && segment_heads >> 1);
-            if (anchored) {
-#pragma unroll
-                for (int i = 0; i < I; ++i) {
-                    if (SEG && segment_heads & 1u << i) s = A(0);
-                    d[i] = exp_of(x(i), anchor);
-                    s += d[i];
-                    t[i] = y(i) * inverse(s);
-                }
-                return;
-            }
+            // The elements before the first segment head are scaled to the base of their sums.
+            before = all_before;
+            const A own_base = first_base;
+            first_base = fmax(before.m, own_base);
+            if (segment_heads == 0) last_base = first_base;
+            const A s = before.s * ratio(before.m, first_base), scale = ratio(own_base, first_base);
+            if (!stepped) return divide<false>(s, scale, y, segment_heads);
+            divide<true>(s, scale, y, segment_heads);
+            if (is_stepped(0)) first_base = before.m;
+            A ds[I], ts[I], es[I];
+            if (is_stepped(I - 1)) last_base = steps(before, ds, ts, es, segment_heads).m;
+        }
+
+        // Finds t, given the sum before the thread and the scale of the elements that continue it.
+        template <bool HAS_STEPPED, typename Y>
+        __device__ void divide(A s, A scale, const Y& y, unsigned segment_heads)
+        {
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && segment_heads & 1u << i) h = Prefix::identity();
-                const Step next = step(h, x(i));
-                h = next.h;
-                d[i] = next.d;
-                e[i] = next.e;
-                t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
+                if (begins(segment_heads, i)) s = A(0), scale = A(1);
+                const bool is_kept = HAS_STEPPED && is_stepped(i);
+                if (!is_kept) d[i] *= scale;
+                s += d[i];
+                t[i] = is_kept ? A(y(i)) : s == A(0) ? A(0) : y(i) * inverse(s);
             }
-            anchor = h.m;
+        }
+
+        // Finds d, t and e of all elements, and the state after the last of the `stepped` ones.
+        __device__ Prefix steps(const Prefix& from, A (&ds)[I], A (&ts)[I], A (&es)[I], unsigned segment_heads) const
+        {
+#pragma unroll
+            for (int i = 0; i < I; ++i) ds[i] = d[i], ts[i] = t[i], es[i] = A(1);
+            return Logcumsumexp::steps(from, ds, ts, es, I, segment_heads, stepped);
+        }
+
+        // Calls each(i, d_i, Z_i), from the last element to the first, and returns the Z that goes
+        // on to the element before.
+        template <typename Each>
+        __device__ A for_each_sum(A z, unsigned segment_heads, const Each& each) const
+        {
+            if (stepped) {
+                A ds[I], ts[I], es[I];
+                steps(before, ds, ts, es, segment_heads);
+#pragma unroll
+                for (int i = I - 1; i >= 0; --i) {
+                    z += ts[i];
+                    each(i, ds[i], z);
+                    z = begins(segment_heads, i) ? A(0) : z * es[i];
+                }
+                return z;
+            }
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) {
+                z += t[i];
+                each(i, d[i], z);
+                if (begins(segment_heads, i)) z = A(0);
+            }
+            return z;
         }
 
         template <typename X, typename Y>
         __device__ Suffix suffix(const X&, const Y&, unsigned segment_heads) const
         {
-            A z = A(0);
-#pragma unroll
-            for (int i = I - 1; i >= 0; --i) {
-                z += t[i];
-                if (!anchored) z *= e[i];
-                if (SEG && segment_heads & 1u << i) z = A(0);
-            }
-            return {max_before, anchored ? z * ratio(max_before, anchor) : z};
+            const A z = for_each_sum(A(0), segment_heads, [](int, A, A) {});
+            return {before.m, z * ratio(before.m, first_base)};
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X&, const Y&, unsigned segment_heads, const Store& store)
         {
-            A z = after.m != after.m ? A(0) : after.z;
-            if (z != A(0)) z *= ratio(anchor, after.m);
-#pragma unroll
-            for (int c = I / N - 1; c >= 0; --c) {
-                A dx[N];
-#pragma unroll
-                for (int v = N - 1; v >= 0; --v) {
-                    const int i = c * N + v;
-                    z += t[i];
-                    dx[v] = d[i] * z;
-                    if (!anchored) z *= e[i];
-                    if (SEG && segment_heads & 1u << i) z = A(0);
-                }
-                store(c, dx);
-            }
+            A z = after.m != after.m ? A(0) : after.z, dx[N];
+            if (z != A(0)) z *= ratio(last_base, after.m);
+            for_each_sum(z, segment_heads, [&](int i, A exponential, A sum) {
+                dx[i % N] = exponential * sum;
+                if (i % N == 0) store(i / N, dx);
+            });
         }
     };
 };

@@ -21,18 +21,6 @@ struct Closable {
     static __device__ Closable identity() { return {S::identity(), 0}; }
 };
 
-// Heads of a thread are one word, so that it owns at most 32 elements. Rows that are not striped
-// are transposed in shared memory, which has room for four vectors of a thread.
-template <typename T>
-struct PackedTuning : T {
-    static constexpr int at_most_4(int n) { return n < 4 ? n : 4; }
-    static constexpr int ROW_PIPELINED_VECTORS[] = {
-        at_most_4(T::ROW_PIPELINED_VECTORS[0]), T::ROW_PIPELINED_VECTORS[1], T::ROW_PIPELINED_VECTORS[2]};
-    static constexpr int ROW_RESIDENT_VECTORS[] = {
-        at_most_4(T::ROW_RESIDENT_VECTORS[0]), at_most_4(T::ROW_RESIDENT_VECTORS[1]),
-        at_most_4(T::ROW_RESIDENT_VECTORS[2])};
-};
-
 template <typename K>
 struct Packed : K {
     static constexpr bool READS_HEADS = true, STRIPED_ROWS = false;
@@ -40,7 +28,7 @@ struct Packed : K {
     static constexpr bool CLOSES_SUFFIX = !K::SEGMENTED_SUM;
     template <typename T>
     using FastPathFor = void;
-    using Tuning = PackedTuning<typename K::Tuning>;
+    using Tuning = typename K::Tuning::Packed;
     using Prefix = std::conditional_t<K::NEEDS_PREFIX, Closable<typename K::Prefix, false>, NoPrefix>;
     using Suffix = std::conditional_t<CLOSES_SUFFIX, Closable<typename K::Suffix, true>, typename K::Suffix>;
     using Carry = std::conditional_t<CLOSES_SUFFIX, Closable<typename K::Carry, true>, typename K::Carry>;
@@ -107,6 +95,7 @@ struct Packed : K {
     };
 };
 
-// Exponentials of a sequence are not taken relative to numbers of another one.
-template <typename A>
-using LogcumsumexpApart = Logcumsumexp<A, true>;
+// CTAs of row_tiled and column_tiled, of the most threads, that an SM has registers for, at least:
+// one of a kind with a prefix, whose threads have many elements.
+template <typename K>
+constexpr int kPackedTiledCTAsPerSM = K::NEEDS_PREFIX ? 1 : kTiledCTAsPerSM;

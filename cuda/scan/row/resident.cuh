@@ -62,7 +62,8 @@ template <typename K, typename T>
 __device__ void row_resident(const ScanArgs& args)
 {
     using Scan = RowTile<K, T, false, false>;
-    __shared__ uint4 smem[Scan::STRIPED ? 1 : kRowResidentThreads * Scan::U];
+    constexpr int TRANSPOSED = Scan::U < kTransposedVectors ? Scan::U : kTransposedVectors;
+    __shared__ uint4 smem[Scan::STRIPED ? 1 : kRowResidentThreads * TRANSPOSED];
     if (kHasFastPath<K> && args.flags & kMisaligned) {
         if (resident_row_misaligned<FastPath<K, T>, T>(args, smem)) return;
     } else if (is_vectorized<K>(args) && resident_row<FastPath<K, T>, T, true>(args, smem)) {

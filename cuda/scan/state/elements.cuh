@@ -36,6 +36,7 @@ __device__ unsigned max_magnitude_of_pairs(unsigned a, unsigned b)
 template <typename A, typename T, int N, int U, bool COLUMN = false>
 struct Elements {
     static constexpr int WIDTH = N, COUNT = U;
+    static constexpr bool IS_COLUMN = COLUMN;
     using Stored = T;
     const Words<T, N> (&word)[U];
     int column = 0;

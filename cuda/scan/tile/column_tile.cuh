@@ -204,16 +204,12 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             before = K::Prefix::identity();
             if (!prefix_only && walks && owns_column()) before = split_state().prefix_before(t, threadIdx.x);
         }
-        const auto of = [](const Vector (&word)[R], int v) {
-            if constexpr (K::IS_FAST || K::IS_FORWARD)
-                return Elements<A, T, W, R, true>{word, v};
-            else
-                return [&word, v](int r) { return word[r].template value<A>(v); };
-        };
-        const auto xv = [&](int v) { return of(xs, v); };
-        const auto yv = [&](int v) { return of(ys, v); };
+        const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
+        const auto yv = [&](int v) { return Elements<A, T, W, R, true>{ys, v}; };
         unsigned segment_heads = !is_chunk && first_row == 0;
         if constexpr (K::READS_HEADS) segment_heads = heads_at<R>(args, first_row);
+        // Of packed sequences, as of RowTile::Thread.
+        const auto heads = [&] { return K::READS_HEADS ? keep_here(segment_heads) : segment_heads; };
         ThreadScan thread[W];
         Prefix prefix[W];
         Suffix suffix[W];
@@ -237,7 +233,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 prefix[v] = exclusive_prefix(thread[v].product, v);
             else if constexpr (K::NEEDS_PREFIX)
-                prefix[v] = exclusive_prefix(thread[v].prefix(xv(v), segment_heads), v);
+                prefix[v] = exclusive_prefix(thread[v].prefix(xv(v), heads()), v);
         }
         if constexpr (K::NEEDS_PREFIX) {
             if (prefix_only) {
@@ -247,7 +243,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         }
         const auto find_suffixes = [&] {
 #pragma unroll
-            for (int v = 0; v < W; ++v) suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
+            for (int v = 0; v < W; ++v) suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), heads()), v);
         };
         if constexpr (!K::SUFFIX_NEEDS_PREFIX && !K::PREFIX_FROM_SUFFIX) find_suffixes();
         Suffix all = exchange<K::NEEDS_PREFIX, !K::SUFFIX_NEEDS_PREFIX, ONE>(before);
@@ -257,7 +253,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             for (int v = 0; v < W; ++v) {
                 if (!panel_in_warp())
                     prefix[v] = K::combine(warp_states[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
-                thread[v].enter(prefix[v], xv(v), yv(v), segment_heads);
+                thread[v].enter(prefix[v], xv(v), yv(v), heads());
                 if constexpr (K::SEGMENTED_SUM) {
                     if (is_chunk) thread[v].records &= (1u << n) - 1;
                 }
@@ -283,14 +279,14 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                         (zs[c * N + r].replace(v, static_cast<T>(second[r])), ...);
                     }
                 };
-                const unsigned heads = K::IS_FAST && !has(v) ? 0 : segment_heads;
+                const unsigned own_heads = K::IS_FAST && !has(v) ? 0 : heads();
                 if constexpr (K::HAS_TWO_RESULTS) {
                     thread[v].before = zs[0].template value<A>(v);
-                    thread[v].finish(suffix[v], xv(v), yv(v), heads, store, [&](int r) {
+                    thread[v].finish(suffix[v], xv(v), yv(v), own_heads, store, [&](int r) {
                         return zs[r + 1].template value<A>(v);
                     });
                 } else {
-                    thread[v].finish(suffix[v], xv(v), yv(v), heads, store);
+                    thread[v].finish(suffix[v], xv(v), yv(v), own_heads, store);
                 }
                 if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
             }

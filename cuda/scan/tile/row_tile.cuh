@@ -177,6 +177,7 @@ struct RowTile {
         // shuffle hides the origin, so that the mask stays in one register.
         __device__ unsigned segment_heads() const
         {
+            if constexpr (K::READS_HEADS) return keep_here(first_heads);
             return SEG ? from_lane(first_heads, threadIdx.x % 32) : first_heads;
         }
         __device__ void finish_y() const

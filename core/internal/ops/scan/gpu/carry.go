@@ -12,7 +12,7 @@ var CarryKernels = []string{RowTiled, ColumnTiled}
 
 // carryBaseline is the kernel for a layout, and the number of adjacent columns that it takes.
 func carryBaseline(p *Problem, l *Layout) (kernel string, columns int64) {
-	isLong := minCarryTileFraction*p.Length >= RowResidentThreads*TiledItems(p)
+	isLong := minCarryTileFraction*p.Length >= tiledThreads(p)*TiledItems(p)
 	if p.Kernel == RowTiled || p.Kernel == "" && isLong && !l.AlongColumns {
 		return RowTiled, 1
 	}

@@ -10,7 +10,11 @@ func supportsLengthRowPacked(p *Problem) bool {
 }
 
 func supportsLengthRowResident(p *Problem) bool {
-	return p.PaddedLength() <= RowResidentThreads*RowItems(p)
+	items := RowItems(p)
+	if p.Kind.isPacked {
+		items = min(items, TransposedVectors*p.Vector())
+	}
+	return p.PaddedLength() <= RowResidentThreads*items
 }
 
 // RowItems is the number of elements of a thread of row_resident.
@@ -19,9 +23,17 @@ func RowItems(p *Problem) int64 { return p.Kind.RowResidentVectors.Of(p) * p.Vec
 // TiledItems is the number of elements of a thread in a tile of row_tiled.
 func TiledItems(p *Problem) int64 { return p.Kind.RowTiledVectors.Of(p) * p.Vector() }
 
+// tiledThreads is the number of threads of a CTA of row_tiled, and the most of column_tiled.
+func tiledThreads(p *Problem) int64 {
+	if p.Kind.isPacked && p.Kind.hasPrefix {
+		return PackedTiledThreads
+	}
+	return RowResidentThreads
+}
+
 // tilesPerRow is the number of tiles of a row in row_tiled.
 func tilesPerRow(p *Problem) int64 {
-	return num.CeilDiv(max(1, p.PaddedLength()), RowResidentThreads*TiledItems(p))
+	return num.CeilDiv(max(1, p.PaddedLength()), tiledThreads(p)*TiledItems(p))
 }
 
 // unsplit is a configuration with one segment per row and one tile per segment.
@@ -51,7 +63,7 @@ func configureRowResident(p *Problem, _ int64) Config {
 
 func configureRowTiled(p *Problem, _ int64) Config {
 	c := unsplit(p, RowTiled)
-	c.Block = RowResidentThreads
+	c.Block = tiledThreads(p)
 	if c.TilesPerSplit = tilesPerRow(p); c.TilesPerSplit > maxUnsplitTiles {
 		c.split(c.TilesPerSplit, fillCTAsPerSM*p.Device.NumSMs)
 	}
@@ -69,7 +81,7 @@ func configureColumnTiled(p *Problem, columns int64) Config {
 	for c.ThreadsAcross*columnsOfThread > minPanelBytes/p.ElementSize && num.CeilDiv(columns, c.ThreadsAcross*columnsOfThread)*panelsAbove < ctas {
 		c.ThreadsAcross /= 2
 	}
-	c.ThreadsDown = min(num.Pow2(num.CeilDiv(n, rowsOfThread)), ColumnThreads/c.ThreadsAcross)
+	c.ThreadsDown = min(num.Pow2(num.CeilDiv(n, rowsOfThread)), tiledThreads(p)/c.ThreadsAcross)
 	if p.Carries { // a panel has more than a warp, as those of a warp have no carry
 		c.ThreadsDown = max(c.ThreadsDown, 2*warpThreads/c.ThreadsAcross)
 	}

@@ -11,21 +11,33 @@ func packed(kind *Kind, states [2]stateSizes) *Kind {
 	k := *kind
 	k.SymbolPrefix += "_packed"
 	k.kernels, k.states, k.isPacked = packedKernels, states, true
+	k.RowPipelinedVectors[0] = min(k.RowPipelinedVectors[0], 4) // heads of a thread are one word
+	for i := range k.RowResidentVectors {
+		k.RowResidentVectors[i] = min(k.RowResidentVectors[i], TransposedVectors)
+	}
 	switch {
 	case kind.hasPrefix:
 		k.kernels = packedKernels[:3]
+		k.tuneForLongStates()
 	case !kind.isLinear: // column_tiled is as fast
 		k.kernels = packedKernels[:4]
-	}
-	k.RowPipelinedVectors[0] = min(k.RowPipelinedVectors[0], 4) // heads of a thread are one word
-	for i := range k.RowResidentVectors {
-		k.RowResidentVectors[i] = min(k.RowResidentVectors[i], 4) // shared memory
 	}
 	k.hasFastPath, k.hasRecords, k.hasRowFlags = false, false, false
 	if !k.isLinear {
 		k.Image = "scan_packed"
 	}
 	return &k
+}
+
+// tuneForLongStates sets tuned numbers for states that take long to combine, measured on an H200:
+// threads have many elements, up to one for each bit of a word of heads, and registers for them.
+// CTAs have PackedTiledThreads, so that one computes while another waits for its warps.
+func (k *Kind) tuneForLongStates() {
+	k.RowResidentVectors, k.RowResidentCTAsPerSM = ints{4, 8, 4}, each(1)
+	k.RowTiledVectors, k.ColumnTiledRows = each(4), ints{16, 32, 8}
+	if k.hasRecords { // its states are short, and 16-bit elements need few registers
+		k.RowResidentCTAsPerSM[0] = 2
+	}
 }
 
 // Kinds of packed sequences, by the kind of other rows.

@@ -27,15 +27,17 @@ const (
 
 // General kernels.
 const (
-	RowPackedVectors   = 4  // row_packed: 16-byte vectors of a thread, at most
-	rowPackedThreshold = 16 // row_packed: rows of so many vectors or fewer, for each vector of a thread
-	maxStridedPacked   = 64 // row_packed: elements of rows that do not lie end to end, less than
-	fillCTAsPerSM      = 2  // CTAs per SM below which segments are split
-	TiledCTAsPerSM     = 2  // row_tiled, column_tiled: CTAs that an SM has registers for, at least
-	maxUnsplitTiles    = 2  // row_tiled: tiles of a row that is never split, as a split takes more launches
-	fallbackMinTiles   = 16 // row_tiled as a fallback pass: tiles of a row that is split
-	minFillingTiles    = 8  // row_tiled by indices: elements of a row for each thread of a CTA
-	repairCTAsPerSM    = 8  // repair of rows by indices
+	RowPackedVectors   = 4   // row_packed: 16-byte vectors of a thread, at most
+	rowPackedThreshold = 16  // row_packed: rows of so many vectors or fewer, for each vector of a thread
+	maxStridedPacked   = 64  // row_packed: elements of rows that do not lie end to end, less than
+	fillCTAsPerSM      = 2   // CTAs per SM below which segments are split
+	TransposedVectors  = 4   // row_resident: vectors of each of RowResidentThreads that are transposed in shared memory
+	PackedTiledThreads = 256 // row_tiled, column_tiled: threads of a CTA, of packed sequences of kinds with a prefix
+	TiledCTAsPerSM     = 2   // row_tiled, column_tiled: CTAs that an SM has registers for, at least
+	maxUnsplitTiles    = 2   // row_tiled: tiles of a row that is never split, as a split takes more launches
+	fallbackMinTiles   = 16  // row_tiled as a fallback pass: tiles of a row that is split
+	minFillingTiles    = 8   // row_tiled by indices: elements of a row for each thread of a CTA
+	repairCTAsPerSM    = 8   // repair of rows by indices
 
 	// With carries, row_tiled takes rows of at least this fraction (1 / 4) of its tile, and
 	// column_tiled the shorter ones, of which its CTAs take several.
