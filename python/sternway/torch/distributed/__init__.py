@@ -11,6 +11,7 @@
   its forward and backward.
 - ``rules``: how each operator may be sharded, in one table.
 - ``placements``: the check of a call before its forward, and the registration with torch.
+- ``local``: the tensor that a rank has of a DTensor, and back.
 - ``exchange``: the facts of a call on every rank, so that no rank waits for one whose call is wrong.
 """
 

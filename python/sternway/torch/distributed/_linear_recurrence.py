@@ -23,6 +23,7 @@ from .._autograd.linear_recurrence import GRADIENT, OPERANDS, alike, own_extents
 from ._bounds import check_bounds, options_of, own_bounds
 from ._cuts import Cut, Shifted
 from ._exchange import all_gather
+from ._local import from_local, to_local
 from ._parts import part_of, summary
 from ._placements import require_fit, require_mesh
 from ._rules import linear_recurrence as linear_rules
@@ -280,10 +281,9 @@ def _of_shards(
 
     def local(x: DTensor, placed: Any) -> Tensor:
         grads = [Partial() if h.is_shard() and p.is_replicate() else p for h, p in zip(of_h, placed, strict=True)]
-        own: Tensor = x.redistribute(placements=placed).to_local(grad_placements=grads)
+        own = to_local(x, placed, grads)
         return own.reshape((1,) * (len(shape) - own.dim()) + tuple(own.shape))
 
     part = Cut(dim, reverse, mesh.get_group(along), shard_lengths(shape[dim], mesh.size(along)))
     h = recurrence(local(a, of_operands[0]), local(b, of_operands[1]), part, bounds)
-    strides = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(h, mesh, of_h, run_check=False, shape=torch.Size(shape), stride=strides)
+    return from_local(h, mesh, of_h, torch.Size(shape))

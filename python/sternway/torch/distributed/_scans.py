@@ -16,6 +16,7 @@ from .._autograd.calls import FLOATS, flag, integer
 from ._bounds import check_bounds, options_of, own_bounds
 from ._cuts import Cut, Shifted
 from ._exchange import gathered
+from ._local import from_local, to_local
 from ._parts import part_of, scan_part, summary
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
@@ -133,11 +134,10 @@ def _scan_shards(
     """The scan of a DTensor whose scanned dimension is cut along a dimension of the mesh, by the rule of torch.chunk."""
     mesh = x.device_mesh
     cut = Cut(dim, reverse, mesh.get_group(along), shard_lengths(x.shape[dim], mesh.size(along)))
-    y = scan_cut(x.to_local(), kind, cut, exclusive, cu_seqlens)
-    strides = torch.empty(x.shape, device="meta").stride()
+    y = scan_cut(to_local(x, x.placements), kind, cut, exclusive, cu_seqlens)
 
     def whole(part: Tensor) -> DTensor:
-        return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=strides)
+        return from_local(part, mesh, x.placements, x.shape)
 
     return type(y)(map(whole, y)) if kind in EXTREMA else whole(y)
 
