@@ -16,7 +16,6 @@ from .constants import constant
 from .dispatch import (
     ErrorParts,
     device_to_ask,
-    refuse_distributed,
     require,
     require_strided,
     run_operator,
@@ -207,14 +206,13 @@ def _formula(
     if cu_seqlens is None:
         g, before, leaving = _parts(*operands, dim, reverse)
     else:
-        refuse_distributed(_NAME, "a second derivative of packed sequences", *operands)
         g, before, leaving = _parts_of_packed(*operands, cu_seqlens, dim, reverse)
     da = (g * before).sum_to_size(a.shape) if needs & 1 else dh.new_empty(0)
     db = g.sum_to_size(b_shape) if needs & 2 else dh.new_empty(0)
     return da, db, leaving.to(initial_state.dtype) if needs & 4 and initial_state is not None else dh.new_empty(0)
 
 
-GRADIENT = differentiable(_backward, by_formula(_formula))
+GRADIENT = differentiable(_backward, by_formula(_formula, "linear_recurrence_backward"))
 
 
 def gradients(

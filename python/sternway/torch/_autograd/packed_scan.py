@@ -18,7 +18,6 @@ from .constants import constant
 from .dispatch import (
     ErrorParts,
     device_to_ask,
-    refuse_distributed,
     require,
     require_strided,
     run_operator,
@@ -112,7 +111,6 @@ def _formula(
         return _formula(dy[None], x[None], None, None, 0, kind, reverse, exclusive)[0]
     if x.shape[dim] == 0:
         return dy * x
-    refuse_distributed(kind, "a second derivative of packed or exclusive scans", dy, x)
     to_next, dtype = 1 if reverse else -1, dy.dtype
     dy, x = dy.double(), x.double()  # L and R may leave the range of dx
     if exclusive:  # y[i] is the product before i, so that dy[k+1] takes the place of dy[k]
@@ -123,7 +121,7 @@ def _formula(
     return (left * recurrence(following, dy, None, cu_seqlens, dim, not reverse)[0]).to(dtype)
 
 
-GRADIENT = differentiable(_backward, by_formula(_formula))
+GRADIENT = differentiable(_backward, by_formula(_formula, "packed_scan_backward"))
 
 
 def _save(ctx: Any, x: Tensor, cu_seqlens: Tensor | None, kind: str, indices: Tensor | None) -> None:

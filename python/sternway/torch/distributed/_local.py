@@ -29,10 +29,20 @@ def to_local(x: DTensor, placements: Sequence[Placement], grad_placements: Seque
     return _Local.apply(x, placements, grads)  # type: ignore[no-any-return]
 
 
-def from_local(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size) -> DTensor:
-    """The DTensor of this shape that the tensors of the ranks make. Gradients of a Partial are replicated."""
+def from_local(
+    local: Tensor,
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    shape: torch.Size,
+    grad_placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """The DTensor of this shape that the tensors of the ranks make.
+
+    grad_placements: of the gradients that the ranks get; None: as placed, replicated for a Partial.
+    """
     placements = tuple(placements)
-    return _Whole.apply(local, mesh, placements, duals(placements), placements, shape)  # type: ignore[no-any-return]
+    grads = duals(placements) if grad_placements is None else tuple(grad_placements)
+    return _Whole.apply(local, mesh, placements, grads, placements, shape)  # type: ignore[no-any-return]
 
 
 def duals(placements: Placements) -> Placements:
