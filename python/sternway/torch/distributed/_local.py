@@ -60,7 +60,8 @@ class _Local(torch.autograd.Function):
         # torch makes no terms of a sum: here the first rank has it, and the others have zeros
         divided = [k for k, (p, old) in enumerate(zip(placements, x.placements, strict=True)) if p.is_partial() and p != old]
         reached = [Replicate() if k in divided else p for k, p in enumerate(placements)]
-        local: Tensor = x.redistribute(placements=reached).to_local()
+        detached: Any = x.detach()
+        local: Tensor = detached.redistribute(placements=reached).to_local()
         if any(mesh.get_local_rank(k) for k in divided):
             return torch.zeros_like(local)
         return local.view_as(local)  # an object of its own, for autograd
@@ -80,7 +81,8 @@ class _Whole(torch.autograd.Function):
     ) -> DTensor:  # fmt: skip
         ctx.options = grads, placements
         strides = torch.empty(shape, device="meta").stride()
-        x: DTensor = DTensor.from_local(local.contiguous(), mesh, placements, run_check=False, shape=shape, stride=strides)
+        own = local.detach().contiguous()
+        x: DTensor = DTensor.from_local(own, mesh, placements, run_check=False, shape=shape, stride=strides)
         return x.redistribute(placements=wanted)
 
     @staticmethod
