@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
@@ -25,6 +24,7 @@ from .._sequences import sequences_of
 from .._types import LinearGradient
 from ._call import Array, Shaped, has_cuda_devices, run
 from ._mesh import arrays
+from ._options import axis_of, flag
 from ._rules import Function, accumulator, batched, differentiable, each_example, given, instantiated, leading, summed
 
 __all__ = ["linear_recurrence"]
@@ -238,7 +238,8 @@ def linear_recurrence(
         initial_state, in float32 beside 16 bits, else in h's dtype.
 
     Raises:
-        InvalidProblemError: shapes that do not broadcast, an axis out of range, dtypes that differ.
+        InvalidProblemError: shapes that do not broadcast, an axis out of range, dtypes that differ, an option of
+            another kind.
         UnsupportedError: another dtype, or more dimensions.
 
     Example:
@@ -252,15 +253,13 @@ def linear_recurrence(
     factors, terms = _alike(factors, terms)
     shape = broadcast(_NAME, factors.shape, terms.shape)
     rank = max(len(shape), 1)  # a number is a row of length 1
-    axis = operator.index(axis)
-    if not -rank <= axis < rank:
-        raise errors.make("invalid_problem", _NAME, "axis", f"one of the {rank} axes of the broadcast shape", str(axis))
-    recurrence = _Recurrence(axis if axis < 0 else axis - rank, bool(reverse))
+    wants_state = flag(_NAME, "output_final_state", output_final_state)
+    recurrence = _Recurrence(axis_of(_NAME, axis, rank, "the broadcast shape"), flag(_NAME, "reverse", reverse))
     factors, terms = (x.reshape((1,) * (rank - x.ndim) + x.shape) for x in (factors, terms))
     sequences_of(_NAME, bounds)
     state = state.astype(accumulator(terms.dtype)) if state is not None and state.weak_type else state
     h, final = _recurrence_jit(recurrence, factors, terms, state, bounds)
-    return (h.reshape(shape), final) if output_final_state else h.reshape(shape)
+    return (h.reshape(shape), final) if wants_state else h.reshape(shape)
 
 
 def _alike(a: Array, b: Array) -> tuple[Array, Array]:
