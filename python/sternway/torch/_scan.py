@@ -142,8 +142,8 @@ def cumsum(x: Tensor, dim: int, *, reverse: bool = False, exclusive: bool = Fals
     """Cumulative sum along a dimension, ``y[i] = sum_{j<=i} x[j]``: :func:`torch.cumsum`.
 
     The backward is :func:`sternway.cumsum_backward`. It can be differentiated again and writes the gradient in x's memory
-    layout; an expanded upstream gradient is not copied. torch's keywords ``input`` and ``axis`` are accepted for x and dim;
-    calls with ``dtype`` or ``out`` are torch's own operation.
+    layout, with ``create_graph=True`` in that of the upstream gradient; an expanded one is not copied. torch's keywords
+    ``input`` and ``axis`` are accepted for x and dim; calls with ``dtype`` or ``out`` are torch's own operation.
 
     Args:
         x: a tensor of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers and complex
