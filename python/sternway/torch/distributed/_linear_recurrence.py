@@ -258,8 +258,7 @@ def recurrence_sharded(
         keeping = {wanted: made for wanted, made in rules.items() if Partial() not in wanted}
         fitting = tuple(require_fit(op, operands, [x.placements[k] for x in (a, b)], list(map(list, keeping))))
         placements.append((keeping[fitting], *fitting))
-    bounds = own_bounds(public, cu_seqlens)
-    check_bounds(public, bounds, shape[dim])
+    bounds = own_bounds(public, cu_seqlens, shape[dim], mesh)
     h: DTensor = _of_shards(a, b, list(zip(*placements, strict=True)), shape, dim, reverse, bounds, along[0])
     return h
 

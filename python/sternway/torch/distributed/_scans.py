@@ -116,8 +116,7 @@ def scan_sharded(
         raise make("unsupported", op, "x", wanted, str(x.placements), "use x.redistribute(placements=...)")
     if x.dim() > MAX_RANK:
         raise make("unsupported", op, "x", f"of at most {MAX_RANK} dimensions along a sharded one", f"{x.dim()}")
-    bounds = own_bounds(op, cu_seqlens)
-    check_bounds(op, bounds, x.shape[dim])
+    bounds = own_bounds(op, cu_seqlens, x.shape[dim], x.device_mesh)
     return _scan_shards(x, kind, dim, reverse, exclusive, bounds, along[0])
 
 
@@ -177,8 +176,8 @@ def cumsum(
 
     Raises:
         InvalidProblemError: on every rank, if dim, reverse or cu_seqlens of one rank is invalid, or if calls do not fit each
-            other (values of cu_seqlens are compared and checked on the CPU alone); on this rank, if no process group is
-            initialized or this process is not in the group.
+            other (values of cu_seqlens are compared and checked on the CPU, and on CUDA with STERNWAY_CHECK=1); on this rank,
+            if no process group is initialized or this process is not in the group.
         UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
         TypeError: x is no plain tensor; on the other ranks InvalidProblemError.
 
