@@ -166,6 +166,8 @@ struct CumsumTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 16}};
 };
 
 struct CumprodTuning {
@@ -181,6 +183,8 @@ struct CumprodTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{16, 24}, {24, 40}};
 };
 
 struct CumextremumTuning {
@@ -196,6 +200,8 @@ struct CumextremumTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {16, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{8, 8}, {16, 16}};
 };
 
 struct LogcumsumexpTuning {
@@ -211,6 +217,8 @@ struct LogcumsumexpTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{12, 12}, {24, 24}};
 };
 
 struct IndicesTuning {
@@ -236,6 +244,8 @@ struct ForwardCumprodTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };
 
 struct ForwardCumextremumTuning {
@@ -251,6 +261,8 @@ struct ForwardCumextremumTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 8}, {0, 16}};
 };
 
 struct ForwardIndicesTuning {
@@ -266,6 +278,8 @@ struct ForwardIndicesTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {16, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };
 
 struct ForwardLogcumsumexpTuning {
@@ -281,6 +295,8 @@ struct ForwardLogcumsumexpTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 12}, {0, 24}};
 };
 
 struct LinearTuning {
@@ -296,6 +312,8 @@ struct LinearTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };
 
 struct LinearBackwardTuning {
@@ -311,4 +329,6 @@ struct LinearBackwardTuning {
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
     static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };

@@ -11,6 +11,7 @@ constexpr int packed_ctas_per_sm(int ctas)
 }
 
 #define EXPORT_PACKED(name, T, A, kind, Kind) \
+    static_assert(has_listed_states<Packed<Kind<A>>, A>()); \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
         kTiledCTAsPerSM, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
