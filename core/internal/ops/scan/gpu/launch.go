@@ -59,6 +59,9 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 		return nil
 	}
 	c := r.configure(numbers)
+	if err := r.checkSequences(numbers); err != nil {
+		return err
+	}
 	if p.Length == 0 && r.leavesOneOut {
 		return nil
 	}

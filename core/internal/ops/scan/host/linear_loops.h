@@ -33,7 +33,7 @@ TARGET INLINE void AT(linear_steps_back)(const double *restrict a, double *restr
   }
 }
 
-/* Adds n positions to the sums of lanes, with their rounding errors. The numbers of a tile are added
+/* Adds n positions to the sums of lanes, with rounding errors. The numbers of a tile are added
    first, which costs less. */
 TARGET INLINE void AT(linear_sums)(const double *restrict tile, double *restrict sums, double *restrict errors,
                                    long width, long n) {
