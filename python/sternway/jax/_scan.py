@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from .. import errors
 from .._kinds import ScanKind
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from .._types import Tie
 from ._call import Array
 from ._mesh import arrays
@@ -53,7 +53,7 @@ def _bounds(kind: str, cu_seqlens: Any) -> Array | None:
     if cu_seqlens is None:
         return None
     (bounds,) = arrays(cu_seqlens)
-    sequences_of(kind, bounds)
+    count_sequences(kind, bounds)
     return bounds
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._kinds import EXTREMA
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from ..errors import make
 from ._autograd import packed_scan
 from ._autograd.calls import FLOATS, flag, require_tensors
@@ -52,7 +52,7 @@ def _packed(x: Tensor, kind: str, dim: int, reverse: bool, exclusive: bool, cu_s
     where = dim_of(x, dim)
     if where is None:
         return torch_forward(x, kind, dim, reverse)  # which raises torch's own error
-    sequences_of(op, cu_seqlens)
+    count_sequences(op, cu_seqlens)
     problem = autocast_input(x, kind), cu_seqlens, where, kind, reverse, exclusive
     with_public_names(op, {"shape": "x", "dtype": "x", "num_sequences": "cu_seqlens"}, packed_scan.select_or_raise, *problem)
     if is_distributed(x):

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._arrays import device_name
 from ..._linear_recurrence import final_dtype, linear_plan, state_dtype_of, state_shape
 from ..._linear_recurrence_backward import OUTPUTS, linear_backward_plan
-from ..._sequences import sequences_of
+from ..._sequences import count_sequences
 from .calls import given, resolve
 from .constants import constant
 from .dispatch import (
@@ -38,7 +38,7 @@ def _fields(
     """The fields of the descriptor of a problem."""
     name = str(dtype).removeprefix("torch.")
     shapes = tuple(a.shape), tuple(b_shape)
-    return tuple(shape), name, dim, reverse, *shapes, sequences_of(_NAME, cu_seqlens), state_dtype_of(name, initial_state)
+    return tuple(shape), name, dim, reverse, *shapes, count_sequences(_NAME, cu_seqlens), state_dtype_of(name, initial_state)
 
 
 def _final_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -66,7 +66,7 @@ def _forward(
 
 def _empty(a: Tensor, b: Tensor, cu_seqlens: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
     shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
-    final = b.new_empty(state_shape(tuple(shape), dim, sequences_of(_NAME, cu_seqlens)), dtype=_final_dtype(b.dtype))
+    final = b.new_empty(state_shape(tuple(shape), dim, count_sequences(_NAME, cu_seqlens)), dtype=_final_dtype(b.dtype))
     return b.new_empty(shape), final
 
 

@@ -12,7 +12,7 @@ from ..._arrays import device_name
 from ..._kinds import EXTREMA
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
-from ..._sequences import sequences_of
+from ..._sequences import count_sequences
 from .calls import empty_gradient, given, resolve, strides_like
 from .constants import constant
 from .dispatch import (
@@ -40,7 +40,7 @@ _Options = tuple[int, str, bool, bool]
 def _problem(x: Tensor, cu_seqlens: Tensor | None, options: _Options) -> tuple[Any, ...]:
     """The arguments by which a plan is selected."""
     dim, kind, reverse, exclusive = options
-    sequences = sequences_of(kind, cu_seqlens)
+    sequences = count_sequences(kind, cu_seqlens)
     return kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), False, sequences, exclusive
 
 
@@ -286,5 +286,5 @@ def select_or_raise(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, r
         scan_plan(*problem)
     else:
         require_strided(kind, x=x, cu_seqlens=cu_seqlens)
-        sequences = None if sequences_of(kind, cu_seqlens) is None else 1
+        sequences = None if count_sequences(kind, cu_seqlens) is None else 1
         require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x), sequences, exclusive))

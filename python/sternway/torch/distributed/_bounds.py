@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ..._library import is_checking
-from ..._sequences import sequences_of
+from ..._sequences import count_sequences
 from ...errors import Error, make
 from ._exchange import gathered
 
@@ -31,7 +31,7 @@ def options_of(op: str, x: Tensor, cu_seqlens: Tensor | None, exclusive: bool = 
         raise make("invalid_problem", op, "cu_seqlens", f"on {x.device} like the data", str(cu_seqlens.device))
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise make("invalid_problem", op, "cu_seqlens", "int32 or int64", str(cu_seqlens.dtype).removeprefix("torch."))
-    options = f", {sequences_of(op, cu_seqlens)} sequences{', exclusive' if exclusive else ''}"
+    options = f", {count_sequences(op, cu_seqlens)} sequences{', exclusive' if exclusive else ''}"
     check_bounds(op, cu_seqlens)
     return f"{options}{_digest(cu_seqlens)}"
 

@@ -110,7 +110,7 @@ func (r *run) fillEnds(output int, count int64) error {
 	args := launch.Append[FillArgs](r.queue)
 	args.n, args.dims = r.Plain.Length, int64(r.operands.dims)
 	copy(args.extent[:], r.operands.extent[:])
-	args.rows, args.value = r.rowsOfShape(), r.Empty
+	args.rows, args.value = r.rowsOfShape(), r.Identity
 	if r.scansFromEnd() == r.IsForward {
 		args.atEnd = 1
 	}
