@@ -176,6 +176,8 @@ func TestRaceLinearRecurrence(t *testing.T) {
 			d := scan.LinearRecurrence{Shape: shape, NumSequences: count}
 			raceOf(t, d, tensor.Float32, contiguous, nil)
 			raceOf(t, scan.LinearRecurrenceBackward(d), tensor.Float32, contiguous, nil)
+			d.AShape = []int64{1, shape[1]} // whose gradient is summed by each task
+			raceOf(t, scan.LinearRecurrenceBackward(d), tensor.Float32, contiguous, nil)
 		}
 	}
 }

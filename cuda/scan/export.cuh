@@ -26,6 +26,16 @@
 #include "scan/row/resident.cuh"
 #include "scan/row/tiled.cuh"
 
+// Whether the states of a kind of packed sequences have the sizes by which Go lays out the
+// workspace. A suffix is stored as a Carry.
+template <typename K, typename A>
+constexpr bool has_listed_states()
+{
+    constexpr int index = sizeof(A) / 8, prefix = K::NEEDS_PREFIX ? sizeof(typename K::Prefix) : 0;
+    return prefix == K::Tuning::PACKED_STATE_BYTES[index][0] &&
+           sizeof(typename K::Carry) == K::Tuning::PACKED_STATE_BYTES[index][1];
+}
+
 #define EXPORT_KIND(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_row_packed_##name, kRowPackedThreads, \
         Kind<A>::Tuning::ROW_PACKED_CTAS_PER_SM[sizeof(T) / 4], Kind<A>::Args, row_packed<Kind<A>, T>(args)) \

@@ -2,6 +2,10 @@
 #include "scan/export.cuh"
 #include "scan/kinds/linear.cuh"
 
+static_assert(has_listed_states<PackedLinear<float>, float>() && has_listed_states<PackedLinear<double>, double>());
+static_assert(has_listed_states<PackedLinearBackward<float>, float>() &&
+              has_listed_states<PackedLinearBackward<double>, double>());
+
 FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, linear_recurrence, LinearForward)
 FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, linear_recurrence, LinearForward)

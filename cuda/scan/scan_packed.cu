@@ -3,6 +3,7 @@
 #include "scan/kinds/packed.cuh"
 
 #define EXPORT_PACKED(name, T, A, kind, Kind) \
+    static_assert(has_listed_states<Packed<Kind<A>>, A>()); \
     EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
         kPackedTiledCTAsPerSM<Kind<A>>, ScanArgs, row_tiled<Packed<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \

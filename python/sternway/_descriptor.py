@@ -60,6 +60,8 @@ def _kind(field: dataclasses.Field[Any]) -> str:
 
 
 def _integer(value: Any) -> int:
+    if isinstance(value, bool) or is_numpy_bool(value):
+        raise TypeError
     value = operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
     if not -(2**63) <= value < 2**63:
         raise OverflowError

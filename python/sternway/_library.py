@@ -21,13 +21,18 @@ log = logging.getLogger("sternway")
 log_runs = False
 
 
+def is_checking() -> bool:
+    """Whether STERNWAY_CHECK=1 asks for checks that read values on a GPU, and so wait for it."""
+    return os.environ.get("STERNWAY_CHECK") == "1"
+
+
 @functools.cache
 def load() -> Any:
     """The native library. It is loaded at first use, so a process that only imports sternway can still fork."""
     global run, log_runs
     from . import _native as library
 
-    if os.environ.get("STERNWAY_CHECK") == "1":
+    if is_checking():
         library.pybind_SetCheck(1)
     level = os.environ.get("STERNWAY_LOG", "").upper()
     if level in ("INFO", "DEBUG"):

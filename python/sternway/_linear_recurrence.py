@@ -14,7 +14,7 @@ from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, dtype_name, producer, require_array
 from ._descriptor import REQUIRED, Descriptor, is_numpy_bool, normalized
 from ._dtypes import ACCUMULATORS
-from ._sequences import sequences_of
+from ._sequences import count_sequences
 from ._types import ArrayT, DLPackArray, FloatDType
 
 __all__ = [
@@ -151,7 +151,7 @@ class Call:
         self.dim, self.reverse = dim, reverse
         self.initial_state = None if initial_state is None else require_array(op, "initial_state", initial_state)
         self.cu_seqlens = None if cu_seqlens is None else require_array(op, "cu_seqlens", cu_seqlens)
-        self.sequences = sequences_of(op, self.cu_seqlens)
+        self.sequences = count_sequences(op, self.cu_seqlens)
 
     def fields(self, shape: tuple[int, ...], a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[Any, ...]:
         state_dtype = state_dtype_of(self.dtype, self.initial_state)

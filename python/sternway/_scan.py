@@ -10,7 +10,7 @@ from typing import ClassVar
 from . import _outputs, _plan, errors
 from ._arrays import device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
-from ._sequences import sequences_of
+from ._sequences import count_sequences
 from ._types import ArrayT, DLPackArray, FloatDType, ScanKind, Tie
 
 __all__ = [
@@ -136,7 +136,7 @@ def _backward(
     array = require_array(op, "dy", dy)
     inputs["cu_seqlens"] = cu_seqlens
     given = {name: require_array(op, name, x) for name, x in inputs.items() if x is not None}
-    options = tie, device_of(array), False, sequences_of(op, given.get("cu_seqlens")), exclusive
+    options = tie, device_of(array), False, count_sequences(op, given.get("cu_seqlens")), exclusive
     plan = _plan.cached(scan_plan, kind, tuple(array.shape), array.dtype, dim, reverse, *options)
     outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, [("dx", array, None)], out)
     plan.run(dy=array, **given, **outputs)

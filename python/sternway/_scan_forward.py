@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 from . import _outputs, _plan, errors
 from ._arrays import device_of, require_array
 from ._scan import BaseScanDescriptor, dim_of
-from ._sequences import sequences_of
+from ._sequences import count_sequences
 from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, ScanKind, ShapeT, Tie
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _planned(
     """The plan of a call, and the bounds of its sequences as an operand."""
     op = f"scan({kind})"
     bounds = {} if cu_seqlens is None else {"cu_seqlens": require_array(op, "cu_seqlens", cu_seqlens)}
-    options = tie, device_of(x), False, sequences_of(op, bounds.get("cu_seqlens")), exclusive
+    options = tie, device_of(x), False, count_sequences(op, bounds.get("cu_seqlens")), exclusive
     return _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, *options), bounds
 
 

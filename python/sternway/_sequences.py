@@ -6,7 +6,7 @@ from . import errors
 from ._arrays import Array
 
 
-def sequences_of(op: str, cu_seqlens: Array | None) -> int | None:
+def count_sequences(op: str, cu_seqlens: Array | None) -> int | None:
     """The number of sequences that some bounds have; None without bounds.
 
     Raises:

@@ -236,6 +236,10 @@ def test_an_option_means_the_same_on_every_call() -> None:
         for wrong in (1, 1.0, "True", None):
             with pytest.raises(sw.InvalidProblemError, match="reverse must be True or False"):
                 sw.cumsum_backward(ones, reverse=wrong)
+        assert sw.cumsum_backward(ones[None], 1).tolist() == [[3, 2, 1]]
+        for wrong in (True, np.True_):
+            with pytest.raises(sw.InvalidProblemError, match="dim must be an integer of 64 bits"):
+                sw.cumsum_backward(ones[None], wrong)
 
 
 TEXTS = (

@@ -430,6 +430,12 @@ def test_an_option_that_is_no_bool_is_refused_in_the_forward(reverse: Any) -> No
     for kind in KINDS:
         with pytest.raises(sw.InvalidProblemError, match=rf"^sternway\.torch\.{kind}: reverse must be True or False, got "):
             getattr(st, kind)(torch.ones(3, requires_grad=True), 0, reverse=reverse)
+        with pytest.raises(sw.InvalidProblemError, match=rf"^sternway\.torch\.{kind}: exclusive must be True or False, got "):
+            getattr(st, kind)(torch.ones(3), 0, exclusive=reverse)
+    for option in ("reverse", "output_final_state"):
+        wanted = rf"^sternway\.torch\.linear_recurrence: {option} must be True or False"
+        with pytest.raises(sw.InvalidProblemError, match=wanted):
+            st.linear_recurrence(0.5, torch.ones(3), **{option: reverse})
     for option in ("sparse", "scale_grad_by_freq", "include_last_offset"):
         with pytest.raises(sw.InvalidProblemError, match=rf"^sternway\.torch\.embedding_bag: {option} must be True or False"):
             st.embedding_bag(INDICES, torch.ones(4, 3), OFFSETS, **{option: reverse})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -151,7 +152,8 @@ def wrong_calls() -> None:
         (lambda: std.cumsum(x, 1, cu_seqlens=[0, 3]), "cu_seqlens must be a torch.Tensor"),  # type: ignore[arg-type]
         (lambda: std.linear_recurrence(x, x, 1, cu_seqlens=bounds.float()), "cu_seqlens must be int32 or int64, got float32"),
     ]
-    if default_device() == "cpu":
+    checked = default_device() == "cpu" or os.environ.get("STERNWAY_CHECK") == "1"
+    if checked:
         wrong_bounds = torch.tensor([0, 2, 1, 3 * world()])
         wanted = "cu_seqlens must be bounds that rise from 0 to the extent along dim, got 1 at position 2"
         calls += [
@@ -163,7 +165,7 @@ def wrong_calls() -> None:
         for call, message in calls:
             with pytest.raises((sw.Error, TypeError), match=message):
                 call() if torch.distributed.get_rank() == wrong else std.cumsum(x, 1, cu_seqlens=bounds)
-    if default_device() == "cpu":
+    if checked:
         for scan in (lambda b: std.cumsum(x, 1, cu_seqlens=b), lambda b: std.linear_recurrence(x, x, 1, cu_seqlens=b)):
             wanted = f"bounds that rise from 0 to {3 * world()}, the extent along dim, got {3 * world() - 1} at position 1"
             with pytest.raises(sw.InvalidProblemError, match=wanted):
@@ -183,5 +185,28 @@ def test_kind(body: Callable[[str], None], kind: str, ranks: Ranks) -> None:
     ranks.run(body, kind)
 
 
-def test_wrong_calls(ranks: Ranks) -> None:
-    ranks.run(wrong_calls)
+def wrong_calls_with_checks() -> None:
+    """With STERNWAY_CHECK=1 also bounds on a GPU are checked, and those beside a DTensor that differ between ranks."""
+    os.environ["STERNWAY_CHECK"] = "1"
+    try:
+        wrong_calls()
+        n = 2 * world()
+        right, wrong = torch.tensor([0, 1, n]), (torch.tensor([0, n + 1, n]), torch.tensor([0, 2, n]))
+        meshes = [init_device_mesh(default_device(), (world(),))]
+        meshes += [init_device_mesh(default_device(), (2, world() // 2))] * (world() > 2)
+        for mesh, rank, bounds in itertools.product(meshes, range(world()), wrong):
+            x = distribute_tensor(torch.ones(3, n), mesh, [Replicate()] * (mesh.ndim - 1) + [Shard(1)])
+            own = bounds if torch.distributed.get_rank() == rank else right
+            with pytest.raises(sw.InvalidProblemError, match="cu_seqlens"):
+                st.cumsum(x, 1, cu_seqlens=own)
+            with pytest.raises(sw.InvalidProblemError, match="cu_seqlens"):
+                st.linear_recurrence(x, x, 1, cu_seqlens=own)
+            assert st.cumsum(x, 1, cu_seqlens=right).full_tensor()[0, :3].tolist() == [1, 1, 2]
+    finally:
+        del os.environ["STERNWAY_CHECK"]
+
+
+@pytest.mark.parametrize("body", [wrong_calls, wrong_calls_with_checks], ids=lambda body: body.__name__)
+def test_wrong_calls(body: Callable[[], None], ranks: Ranks) -> None:
+    """It alone finds a rank that waits for others whose call is wrong."""
+    ranks.run(body)

@@ -219,8 +219,16 @@ def repeated_bits(kind: str) -> None:
         assert torch.equal(values_of(getattr(std, kind)(x, 1)), first)
 
 
+def twice(x: Tensor, y: Tensor, dy: Tensor, u: Tensor) -> list[Tensor]:
+    """The gradient of a scan, and the derivatives of ``sum(gradient * u)``, 0 for one that is not a function of x."""
+    dy = dy.detach().requires_grad_()
+    (dx,) = torch.autograd.grad(y, x, dy, create_graph=True)
+    second = torch.autograd.grad(dx, (x, dy), u, allow_unused=True)
+    return [dx.detach(), *(torch.zeros_like(x).detach() if grad is None else grad for grad in second)]
+
+
 def dtensors(kind: str) -> None:
-    """A DTensor that is sharded along the scanned dimension, evenly, unevenly, and with empty shards."""
+    """A DTensor that is sharded along the scanned dimension, evenly, unevenly, and with empty shards; derivatives too."""
     mesh = init_device_mesh(default_device(), (world(),))
     for n in (4 * world(), 4 * world() - 3, world() + 1, world() - 1):
         for reverse in (False, True):
@@ -234,13 +242,12 @@ def dtensors(kind: str) -> None:
             close(values_of(found).full_tensor(), values_of(want).detach(), F64)
             if kind in EXTREMA:
                 assert torch.equal(found.indices.full_tensor(), want.indices)
-            dy = torch.randn(x.shape, dtype=F64, generator=seeded(5))
-            values_of(want).backward(dy)
-            values_of(found).backward(distribute_tensor(dy, mesh, [Shard(1)]))
-            assert shared.grad is not None
-            if n % world() == 0:  # torch 2.11 replicates the gradient of a leaf with uneven shards
-                assert shared.grad.placements == (Shard(1),)
-            close(shared.grad.full_tensor(), whole.grad, F64)
+            dy, u = (torch.randn(x.shape, dtype=F64, generator=seeded(seed)) for seed in (5, 6))
+            wanted = twice(whole, values_of(want), dy, u)
+            grads = twice(shared, values_of(found), *(distribute_tensor(t, mesh, [Shard(1)]) for t in (dy, u)))
+            assert grads[0].placements == (Shard(1),)  # type: ignore[attr-defined]
+            for ours, theirs in zip(grads, wanted, strict=True):
+                close(ours.full_tensor(), theirs, F64)  # type: ignore[attr-defined]
 
 
 def compiled() -> None:
@@ -267,7 +274,11 @@ def dtensors_on_meshes_of_two_dimensions() -> None:
         assert y.placements == tuple(placements)
         close(y.full_tensor(), x.cumsum(1), F64)
     partial = DTensor.from_local(distribute_tensor(x, mesh, [Replicate(), Shard(1)]).to_local(), mesh, [Partial(), Shard(1)])
-    close(st.cumsum(partial, 1).full_tensor(), 2 * x.cumsum(1), F64)
+    y = st.cumsum(partial.requires_grad_(), 1)
+    close(y.full_tensor().detach(), 2 * x.cumsum(1), F64)
+    dy, u = (distribute_tensor(t, mesh, [Replicate(), Shard(1)]) for t in (x, x.flip(1)))
+    for ours, theirs in zip(twice(partial, y, dy, u), (x.flip(1).cumsum(1).flip(1), 0 * x, x.flip(1).cumsum(1)), strict=True):
+        close(ours.full_tensor(), theirs, F64)  # type: ignore[attr-defined]
     with pytest.raises(sw.UnsupportedError, match="redistribute"):
         st.cumprod(partial, 1)
     with pytest.raises(sw.UnsupportedError, match="redistribute"):

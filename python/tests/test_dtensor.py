@@ -321,6 +321,10 @@ SECOND = {
     **{kind: (kind + " along 1", 0) for kind in KINDS},
     "linear_recurrence": ("linear_recurrence", 0),
     "linear_recurrence with states": ("linear_recurrence with broadcast and states", 0),
+    "linear_recurrence of packed sequences": ("linear_recurrence of packed sequences", 0),
+    "linear_recurrence of packed sequences, by columns": ("linear_recurrence of packed sequences", 1),
+    **{f"{kind} of packed sequences": (f"{kind} of packed sequences", 0) for kind in ("cumprod", "cummax")},
+    "cumsum of packed sequences, a sum of parts": ("cumsum of packed sequences", 3),
     "lerp": ("lerp with broadcast", 0),
     "dequantize_per_token": ("dequantize_per_token with zero points", 0),
     "fake_quantize_per_token": ("fake_quantize_per_token with zero points", 0),
@@ -346,22 +350,7 @@ def compare_second(name: str, index: int) -> None:
 
 @pytest.mark.parametrize("name", SECOND)
 def test_second_derivatives(name: str, ranks: Ranks) -> None:
-    if name in KINDS and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
-        pytest.skip("torch before 2.13 has no sharding rules of its own operations that are differentiated here, such as flip")
     ranks.run(compare_second, *SECOND[name])
-
-
-def packed_sequences_twice() -> None:
-    case = CASES["linear_recurrence of packed sequences"]
-    a, b, state, cu = (distributed(x, p, x.is_floating_point()) for x, p in zip(case.inputs(), (S0, R, S0, R), strict=True))
-    h, final = case.function(a, b, state, cu)
-    (da,) = torch.autograd.grad(h.square().sum() + final.sum(), a, create_graph=True)
-    with pytest.raises(sw.UnsupportedError, match=r"a second derivative of packed sequences must be left out.*redistribute"):
-        da.sum().backward()
-
-
-def test_second_derivatives_of_packed_sequences(ranks: Ranks) -> None:
-    ranks.run(packed_sequences_twice)
 
 
 def train() -> None:

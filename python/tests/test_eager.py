@@ -31,7 +31,7 @@ HOMES = (
 )
 MODULES = [importlib.import_module(f"sternway.torch._autograd.{module}") for module in HOMES]
 OURS = list(NAMES)
-CONTIGUOUS = ("embedding", "embedding_bag", "linear_recurrence", "packed_cumsum", "packed_cummax")
+CONTIGUOUS = ("embedding", "embedding_bag", "linear_recurrence")
 """Operations whose gradients may be contiguous beside inputs that are not."""
 SAVE = [name for name in SAVING if name in OURS]
 ALL = pytest.mark.parametrize("name", OURS)

@@ -366,6 +366,36 @@ def test_errors(wrong: str) -> None:
         jax.eval_shape(call)
 
 
+FLAGS: dict[Callable[..., Any], tuple[str, ...]] = {
+    **{lambda scan=scan, **options: scan(FLOAT, **options): ("reverse", "exclusive") for scan in (sj.cumsum, sj.logcumsumexp)},
+    lambda **options: sj.cummax(FLOAT, **options): ("reverse", "exclusive", "return_indices"),
+    lambda **options: sj.linear_recurrence(0.5, FLOAT, **options): ("reverse", "output_final_state"),
+    lambda **options: sj.embedding(INT, FLOAT, **options): ("scale_grad_by_freq",),
+    lambda **options: sj.embedding_bag(INT, FLOAT, **options): ("scale_grad_by_freq", "include_last_offset"),
+}
+INTEGERS: dict[Callable[..., Any], tuple[str, ...]] = {
+    lambda **options: sj.cumprod(FLOAT, **options): ("axis",),
+    lambda **options: sj.linear_recurrence(0.5, FLOAT, **options): ("axis",),
+    lambda **options: sj.embedding(INT, FLOAT, **options): ("padding_idx",),
+    lambda **options: sj.embedding_bag(INT, FLOAT, **options): ("padding_idx",),
+    lambda **options: sj.fake_quantize_per_token(FLOAT, FLOAT[:, 0], **{"quant_max": 5, **options}): ("quant_min",),
+}
+
+
+def test_options_of_another_kind_are_refused() -> None:
+    """It alone finds that "no" counts as True, or True as 1, while scalars of NumPy are options."""
+    for calls, wanted, good, wrong in (
+        (FLAGS, "True or False", np.False_, ("no", 0, 1, 1.0, None, jnp.array(True))),
+        (INTEGERS, "an integer", np.int8(0), (True, np.False_, 0.5, "0")),
+    ):
+        for call, names in calls.items():
+            for name in names:
+                call(**{name: good})
+                for value in wrong:
+                    with pytest.raises(sw.InvalidProblemError, match=f"^sternway.jax.*: {name} must be {wanted}"):
+                        call(**{name: value})
+
+
 def test_errors_of_a_run_are_those_of_jax() -> None:
     """An index out of range is found when the gradient runs, on the CPU. The forward gives NaN.
 

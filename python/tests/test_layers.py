@@ -38,7 +38,9 @@ LAYERS = {
     "core": Layer("sternway sternway.*", "leaves library", "it works with any array library, and without one"),
     "autograd": Layer("sternway.torch._autograd*", "leaves core PyTorch", "drop-ins and distributed share it"),
     "drop-ins": Layer("sternway.torch.*", "leaves core autograd PyTorch", "sharding.py says what they call for a DTensor"),
-    "distributed": Layer("sternway.torch.distributed*", "leaves core autograd PyTorch", "it knows operators, and no drop-in"),
+    "distributed": Layer(
+        "sternway.torch.distributed*", "leaves library core autograd PyTorch", "it knows operators, and no drop-in"
+    ),
     "torch": Layer("sternway.torch", "leaves autograd drop-ins distributed PyTorch", "it puts the three together"),
     "jax": Layer("sternway.jax*", "leaves library core JAX", "it works without PyTorch"),
     "cases": Layer("sternway._cases*", "leaves library core torch PyTorch", "they call operations in the ways of users"),

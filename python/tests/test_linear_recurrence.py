@@ -111,6 +111,41 @@ def test_sequences_and_states(
         torch.testing.assert_close(grad.double(), place(torch.from_numpy(true[name])), rtol=tolerance, atol=tolerance)
 
 
+CONSTANTS = pairwise((F64, F32, BF16), BOUNDS, (0, 1, 2), BOOLS, BOOLS, ((3, 2), (8, 8)), ("", "0", "1", "01"))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("dtype", "bounds", "dim", "reverse", "has_initial", "rows", "own"), CONSTANTS)
+def test_gradient_of_a_constant_factor(
+    dtype: torch.dtype, bounds: str, dim: int, reverse: bool, has_initial: bool, rows: tuple[int, int], own: str
+) -> None:
+    """It alone finds a sum over positions that has a lane twice or not at all, or that depends on the number of threads.
+
+    own: the numbers of the other dimensions in which the factor is not constant.
+    """
+    generator, others, cu = np.random.default_rng(0), list(rows), BOUNDS[bounds]
+    shape = (*others[:dim], LENGTH, *others[dim:])
+    dh, h = (torch.from_numpy(generator.standard_normal(shape)).to(dtype) for _ in range(2))
+    extents = [n if str(d) in own else 1 for d, n in enumerate(others)]
+    a = torch.from_numpy(generator.uniform(-1, 1, (*extents[:dim], 1, *extents[dim:]))).to(dtype)
+    a = a.view(()) if a.numel() == 1 else a[0] if a.shape[0] == 1 else a  # fewer dimensions than h, too
+    of_states = rows if cu is None else (*others[:dim], len(cu) - 1, *others[dim:])
+    how: dict[str, Any] = {"dim": dim, "reverse": reverse}
+    how |= {} if cu is None else {"cu_seqlens": torch.tensor(cu)}
+    how |= {"initial_state": torch.from_numpy(generator.standard_normal(of_states)).to(dtype)} if has_initial else {}
+    found = []
+    for n in (1, 2):
+        sw.set_num_threads(n)
+        found.append(sw.linear_recurrence_backward(dh, a, h, needs=("da",), **how)[0])
+    wide = {k: x.double() if k == "initial_state" else x for k, x in how.items()}
+    whole = a.double().expand(shape).contiguous()
+    (terms,) = sw.linear_recurrence_backward(dh.double(), whole, h.double(), needs=("da",), **wide)
+    error = (found[0].double() - terms.sum_to_size(a.shape)).abs()
+    assert found[0].shape == a.shape
+    assert (error <= torch.finfo(dtype).eps * terms.abs().sum_to_size(a.shape)).all()
+    assert torch.equal(*found)
+
+
 def test_a_zero_cuts_exactly() -> None:
     a = torch.tensor([NAN, INF, 0.0, 2.0, 0.0])
     b = torch.tensor([1.0, NAN, 3.0, 4.0, 5.0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 
 import pytest
 import torch
 from families.scan import truth as scan_truth
 from support import DIRECTIONS, F16, F32, F64, FLOATS, check, gradcheck, gradgradcheck, values_of
+from torch.utils.flop_counter import FlopCounterMode
 
 import sternway as sw
 import sternway.torch as st
@@ -140,6 +142,21 @@ def test_the_gradient_lies_as_x_does(kind: str, device: str) -> None:
         truth = scan_truth(descriptor, {"dy": dy, "x": x})["dx"]
         for found in (dx, other):
             check(f"{kind} dx", found, truth)
+
+
+@SCANS
+def test_the_gradient_of_any_scan_lies_as_x_does(kind: str, device: str) -> None:
+    """Of packed and exclusive scans too, whatever the layout of dy, and of a call that a dispatch mode sees."""
+    bounds = torch.tensor([0, 2, 5], device=device)
+    for options in [{}, {"cu_seqlens": bounds}] + [{"exclusive": True}] * (kind not in EXTREMA):
+        for x in (torch.randn(4, 5, device=device), torch.randn(5, 4, device=device).T):
+            for dy in (torch.randn(4, 5, device=device), torch.randn(5, 4, device=device).T, torch.ones(1, 5, device=device)):
+                for mode in (contextlib.nullcontext(), FlopCounterMode(display=False)):
+                    x = x.detach().requires_grad_()
+                    with mode:
+                        y = values_of(getattr(st, kind)(x, 1, **options))
+                    (dx,) = torch.autograd.grad(y, x, dy.expand(4, 5))
+                    assert dx.stride() == x.stride()
 
 
 @SCANS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from .. import errors
 from .._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
 from ._call import Array, check, run
 from ._mesh import arrays
+from ._options import flag, integer
 from ._rules import Function, accumulator, batched, differentiable, inside, leading
 
 __all__ = ["embedding"]
@@ -102,11 +102,11 @@ _embedding.defvjp(lambda table, indices, weight: (gathered(weight, indices), ind
 _embedding_jit = jax.jit(_embedding, static_argnums=0)
 
 
-def padding_row(padding_idx: Any, rows: int) -> int | None:
+def padding_row(op: str, padding_idx: Any, rows: int) -> int | None:
     """A padding_idx that counts from the front. One that is out of range stays, and is refused by the plan."""
     if padding_idx is None:
         return None
-    row = operator.index(padding_idx)
+    row = integer(op, "padding_idx", padding_idx)
     return row + rows if -rows <= row < 0 else row
 
 
@@ -146,7 +146,8 @@ def embedding(
     rows, values = arrays(indices, weight)
     if values.ndim != 2:
         raise errors.make("invalid_problem", "embedding", "weight", "of rank 2, [rows, dim]", f"rank {values.ndim}")
-    table = _Table(values.shape[0], padding_row(padding_idx, values.shape[0]), bool(scale_grad_by_freq))
+    by_frequency = flag("embedding", "scale_grad_by_freq", scale_grad_by_freq)
+    table = _Table(values.shape[0], padding_row("embedding", padding_idx, values.shape[0]), by_frequency)
     shapes = {
         "dy": ((rows.size, values.shape[1]), values.dtype),
         "indices": ((rows.size,), rows.dtype),

@@ -16,6 +16,7 @@ from .._types import BagMode
 from ._call import Array, check, run
 from ._embedding import gathered, padding_row
 from ._mesh import arrays
+from ._options import flag
 from ._rules import Function, accumulator, batched, differentiable, given, inside, instantiated
 
 __all__ = ["embedding_bag"]
@@ -223,13 +224,15 @@ def embedding_bag(
         [[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]
     """
     rows, table, starts, samples = arrays(indices, weight, optional=(offsets, per_sample_weights))
-    last = bool(include_last_offset) and rows.ndim == 1
+    op = "embedding_bag"
+    last = flag(op, "include_last_offset", include_last_offset) and rows.ndim == 1
     rows, starts, samples = _flat(rows, table, starts, samples)
     if last and not starts.shape[0]:
         wanted = "of one element or more with include_last_offset"
-        raise errors.make("invalid_problem", "embedding_bag", "offsets", wanted, "[0]")
+        raise errors.make("invalid_problem", op, "offsets", wanted, "[0]")
     count = starts.shape[0] - last
-    bags = _Bags(table.shape[0], count, mode, padding_row(padding_idx, table.shape[0]), last, bool(scale_grad_by_freq))
+    padding, by_frequency = padding_row(op, padding_idx, table.shape[0]), flag(op, "scale_grad_by_freq", scale_grad_by_freq)
+    bags = _Bags(table.shape[0], count, mode, padding, last, by_frequency)
     shapes = {
         "dy": ((count, table.shape[1]), table.dtype),
         "indices": (rows.shape, rows.dtype),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +18,7 @@ from .._fake_quantize import (
 )
 from ._call import Array, run
 from ._mesh import arrays
+from ._options import integer
 from ._rules import Function, accumulator, differentiable, given, instantiated
 from ._tokens import by_token, flat
 
@@ -139,6 +139,7 @@ def fake_quantize_per_token(
         [[0.5, 3.5, -4.0]]
     """
     array, scales, zeros = arrays(x, scale, optional=(zero_point,))
-    bounds = _Bounds(operator.index(quant_min), operator.index(quant_max))
+    op = "fake_quantize_per_token"
+    bounds = _Bounds(integer(op, "quant_min", quant_min), integer(op, "quant_max", quant_max))
     y: jax.Array = _fake_quantize_jit(bounds, *flat("x", array, scales, zeros)).reshape(array.shape)
     return y

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
@@ -21,10 +20,11 @@ from .._linear_recurrence import (
     state_shape,
 )
 from .._linear_recurrence_backward import OUTPUTS, LinearRecurrenceBackwardDescriptor, LinearRecurrenceBackwardPlan
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from .._types import LinearGradient
 from ._call import Array, Shaped, has_cuda_devices, run
 from ._mesh import arrays
+from ._options import axis_of, flag
 from ._rules import Function, accumulator, batched, differentiable, each_example, given, instantiated, leading, summed
 
 __all__ = ["linear_recurrence"]
@@ -51,7 +51,7 @@ class _Gradient(NamedTuple):
 
 def _fields(r: _Recurrence, shape: Shape, dtype: str, a_shape: Shape, b_shape: Shape, state: Any, bounds: Any) -> Any:
     """The fields of a descriptor."""
-    return shape, dtype, r.axis, r.reverse, a_shape, b_shape, sequences_of(_NAME, bounds), state_dtype_of(dtype, state)
+    return shape, dtype, r.axis, r.reverse, a_shape, b_shape, count_sequences(_NAME, bounds), state_dtype_of(dtype, state)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -65,7 +65,7 @@ def _forward_kernel(r: _Recurrence) -> Function:
             h, final = call(a, b.astype(a.dtype), None if state is None else state.astype(a.dtype), bounds)
             return h.astype(b.dtype), final
         shape, dtype = jnp.broadcast_shapes(a.shape, b.shape), b.dtype.name
-        of_states = state_shape(shape, r.axis, sequences_of(_NAME, bounds)), final_dtype(dtype)
+        of_states = state_shape(shape, r.axis, count_sequences(_NAME, bounds)), final_dtype(dtype)
         if 0 in shape and has_cuda_devices():  # the kernels have no rows, or rows without positions
             return jnp.zeros(shape, dtype), jnp.zeros(*of_states) if state is None else state.astype(of_states[1])
         problem = LinearRecurrenceDescriptor(*_fields(r, shape, dtype, a.shape, b.shape, state, bounds))
@@ -238,7 +238,8 @@ def linear_recurrence(
         initial_state, in float32 beside 16 bits, else in h's dtype.
 
     Raises:
-        InvalidProblemError: shapes that do not broadcast, an axis out of range, dtypes that differ.
+        InvalidProblemError: shapes that do not broadcast, an axis out of range, dtypes that differ, an option of
+            another kind.
         UnsupportedError: another dtype, or more dimensions.
 
     Example:
@@ -252,15 +253,13 @@ def linear_recurrence(
     factors, terms = _alike(factors, terms)
     shape = broadcast(_NAME, factors.shape, terms.shape)
     rank = max(len(shape), 1)  # a number is a row of length 1
-    axis = operator.index(axis)
-    if not -rank <= axis < rank:
-        raise errors.make("invalid_problem", _NAME, "axis", f"one of the {rank} axes of the broadcast shape", str(axis))
-    recurrence = _Recurrence(axis if axis < 0 else axis - rank, bool(reverse))
+    wants_state = flag(_NAME, "output_final_state", output_final_state)
+    recurrence = _Recurrence(axis_of(_NAME, axis, rank, "the broadcast shape"), flag(_NAME, "reverse", reverse))
     factors, terms = (x.reshape((1,) * (rank - x.ndim) + x.shape) for x in (factors, terms))
-    sequences_of(_NAME, bounds)
+    count_sequences(_NAME, bounds)
     state = state.astype(accumulator(terms.dtype)) if state is not None and state.weak_type else state
     h, final = _recurrence_jit(recurrence, factors, terms, state, bounds)
-    return (h.reshape(shape), final) if output_final_state else h.reshape(shape)
+    return (h.reshape(shape), final) if wants_state else h.reshape(shape)
 
 
 def _alike(a: Array, b: Array) -> tuple[Array, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, overload
 
@@ -11,10 +10,11 @@ from jax.typing import ArrayLike
 
 from .. import errors
 from .._kinds import ScanKind
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from .._types import Tie
 from ._call import Array
 from ._mesh import arrays
+from ._options import axis_of, flag
 from ._scan_rules import Scan, forward, with_indices
 
 __all__ = ["cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
@@ -24,14 +24,12 @@ def _options(kind: ScanKind, x: Array, axis: Any, reverse: Any, exclusive: Any, 
     """The options of a call as plain values.
 
     Raises:
-        InvalidProblemError: an axis out of range.
+        InvalidProblemError: an option of another kind, or an axis out of range.
     """
     if not isinstance(tie, str):
         raise errors.make("invalid_problem", kind, "tie", "a name", errors.shown(tie))
-    axis = operator.index(axis)
-    if not -x.ndim <= axis < x.ndim:
-        raise errors.make("invalid_problem", kind, "axis", f"one of the {x.ndim} axes of x", str(axis))
-    return Scan(kind, axis if axis < 0 else axis - x.ndim, bool(reverse), tie, bool(exclusive))
+    axis = axis_of(kind, axis, x.ndim, "x")
+    return Scan(kind, axis, flag(kind, "reverse", reverse), tie, flag(kind, "exclusive", exclusive))
 
 
 def _rows(x: Any) -> tuple[Array, tuple[int, ...]]:
@@ -55,7 +53,7 @@ def _bounds(kind: str, cu_seqlens: Any) -> Array | None:
     if cu_seqlens is None:
         return None
     (bounds,) = arrays(cu_seqlens)
-    sequences_of(kind, bounds)
+    count_sequences(kind, bounds)
     return bounds
 
 
@@ -84,7 +82,7 @@ def cumsum(
         y, of x's shape and dtype.
 
     Raises:
-        InvalidProblemError: an axis out of range.
+        InvalidProblemError: an axis out of range, or an option of another kind.
         UnsupportedError: another dtype.
 
     Example:
@@ -205,7 +203,7 @@ def _extremum(
 ) -> Any:
     x, shape = _rows(x)
     scan, bounds = _options(kind, x, axis, reverse, exclusive, tie), _bounds(kind, cu_seqlens)
-    if not return_indices:
+    if not flag(kind, "return_indices", return_indices):
         return forward(scan, x, bounds).reshape(shape)
     y, indices = with_indices(scan, x, bounds)
     return y.reshape(shape), indices.reshape(shape)
@@ -238,7 +236,7 @@ def cummax(
         along the axis, int64 if ``jax_enable_x64`` is set and int32 otherwise.
 
     Raises:
-        InvalidProblemError: an axis out of range.
+        InvalidProblemError: an axis out of range, or an option of another kind.
         UnsupportedError: another dtype or tie.
 
     Example:

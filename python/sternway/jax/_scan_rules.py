@@ -13,7 +13,7 @@ import numpy as np
 from .._kinds import EXTREMA, KINDS, ScanKind
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from ._call import Array, run
 from ._linear_recurrence import linear_recurrence
 from ._rules import Function, batched, each_example, leading
@@ -66,7 +66,7 @@ def _run(
     axis = scan.axis + len(shape)
     flat = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     dtype = next(iter(inputs.values())).dtype.name
-    sequences = sequences_of(scan.kind, bounds)
+    sequences = count_sequences(scan.kind, bounds)
     descriptor = descriptor_type(scan.kind, flat, dtype, 1, scan.reverse, scan.tie, False, sequences, scan.exclusive)
     operands = {name: None if x is None else x.reshape(flat) for name, x in inputs.items()}
     operands["cu_seqlens"] = bounds

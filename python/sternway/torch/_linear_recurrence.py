@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from ._autograd.calls import flag, integer, require_tensors
 from ._autograd.dispatch import with_public_names
 from ._autograd.linear_recurrence import OPERANDS, alike, run, select_or_raise
@@ -89,7 +89,7 @@ def linear_recurrence(
         a = sharding().replicated(a, b) if is_distributed(b) else a
     else:
         require_tensors("linear_recurrence", a=a)
-    sequences_of(_NAME, cu_seqlens)
+    count_sequences(_NAME, cu_seqlens)
     a, b = alike(a, b)
     with_public_names(_NAME, OPERANDS, select_or_raise, a, b, initial_state, cu_seqlens, dim, reverse)
     if is_distributed(a, b):

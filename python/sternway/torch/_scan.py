@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._kinds import EXTREMA
-from .._sequences import sequences_of
+from .._sequences import count_sequences
 from ..errors import make
 from ._autograd import packed_scan
 from ._autograd.calls import FLOATS, flag, require_tensors
@@ -52,7 +52,7 @@ def _packed(x: Tensor, kind: str, dim: int, reverse: bool, exclusive: bool, cu_s
     where = dim_of(x, dim)
     if where is None:
         return torch_forward(x, kind, dim, reverse)  # which raises torch's own error
-    sequences_of(op, cu_seqlens)
+    count_sequences(op, cu_seqlens)
     problem = autocast_input(x, kind), cu_seqlens, where, kind, reverse, exclusive
     with_public_names(op, {"shape": "x", "dtype": "x", "num_sequences": "cu_seqlens"}, packed_scan.select_or_raise, *problem)
     if is_distributed(x):
@@ -142,8 +142,8 @@ def cumsum(x: Tensor, dim: int, *, reverse: bool = False, exclusive: bool = Fals
     """Cumulative sum along a dimension, ``y[i] = sum_{j<=i} x[j]``: :func:`torch.cumsum`.
 
     The backward is :func:`sternway.cumsum_backward`. It can be differentiated again and writes the gradient in x's memory
-    layout; an expanded upstream gradient is not copied. torch's keywords ``input`` and ``axis`` are accepted for x and dim;
-    calls with ``dtype`` or ``out`` are torch's own operation.
+    layout, with ``create_graph=True`` in that of the upstream gradient; an expanded one is not copied. torch's keywords
+    ``input`` and ``axis`` are accepted for x and dim; calls with ``dtype`` or ``out`` are torch's own operation.
 
     Args:
         x: a tensor of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers and complex

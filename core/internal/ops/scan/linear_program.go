@@ -142,12 +142,23 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 		InitialState: l.alongDim(&args[operand.LinearBackwardInitial]), DFinalState: l.alongDim(&args[operand.LinearDFinal]),
 		DInitialState: l.alongDim(&args[operand.LinearDInitial]),
 	}
-	da, sumDA := l.unsummed(&args[operand.LinearDA])
-	db, sumDB := l.unsummed(&args[operand.LinearDB])
-	o.DA, o.DB = da, db
-	l.host.RunBackward(&o, host.BoundsOf(&args[operand.LinearBackwardSeqlens]))
+	sumDA, sumDB := func() {}, func() {}
+	o.DB, sumDB = l.unsummed(&args[operand.LinearDB])
+	summed := &args[operand.LinearDA]
+	if !l.isConstantAlongDim(summed) {
+		o.DA, sumDA = l.unsummed(summed)
+		summed = nil
+	}
+	l.host.RunBackward(&o, host.BoundsOf(&args[operand.LinearBackwardSeqlens]), summed)
 	sumDA()
 	sumDB()
+}
+
+// isConstantAlongDim reports whether the operand of a gradient is broadcast along the scanned
+// dimension: the loops sum its terms.
+func (l *linearProgram) isConstantAlongDim(t *tensor.Tensor) bool {
+	d := l.dim - len(l.Shape) + int(t.NDim)
+	return t.Given() && len(l.Shape) > 0 && l.Shape[l.dim] > 1 && (d < 0 || t.Shape[d] == 1)
 }
 
 // expanded is an operand as one of the whole shape, with stride 0 where it is broadcast.

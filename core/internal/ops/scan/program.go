@@ -51,7 +51,7 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.IsMinimum,
 	}
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
-		scan.Plain.Kind, scan.IsForward, scan.IsReversed, scan.Empty = kind.forward, true, !s.IsReversed, kind.recurrence.Empty()
+		scan.Plain.Kind, scan.IsForward, scan.IsReversed, scan.Identity = kind.forward, true, !s.IsReversed, kind.recurrence.Identity()
 	}
 	var kernels []string // those that the caller may ask for, if that is not for Problem to say
 	condition := ""

@@ -10,13 +10,12 @@ from torch import Tensor
 from ..._arrays import device_name
 from ..._linear_recurrence import final_dtype, linear_plan, state_dtype_of, state_shape
 from ..._linear_recurrence_backward import OUTPUTS, linear_backward_plan
-from ..._sequences import sequences_of
+from ..._sequences import count_sequences
 from .calls import given, resolve
 from .constants import constant
 from .dispatch import (
     ErrorParts,
     device_to_ask,
-    refuse_distributed,
     require,
     require_strided,
     run_operator,
@@ -39,7 +38,7 @@ def _fields(
     """The fields of the descriptor of a problem."""
     name = str(dtype).removeprefix("torch.")
     shapes = tuple(a.shape), tuple(b_shape)
-    return tuple(shape), name, dim, reverse, *shapes, sequences_of(_NAME, cu_seqlens), state_dtype_of(name, initial_state)
+    return tuple(shape), name, dim, reverse, *shapes, count_sequences(_NAME, cu_seqlens), state_dtype_of(name, initial_state)
 
 
 def _final_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -67,7 +66,7 @@ def _forward(
 
 def _empty(a: Tensor, b: Tensor, cu_seqlens: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
     shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
-    final = b.new_empty(state_shape(tuple(shape), dim, sequences_of(_NAME, cu_seqlens)), dtype=_final_dtype(b.dtype))
+    final = b.new_empty(state_shape(tuple(shape), dim, count_sequences(_NAME, cu_seqlens)), dtype=_final_dtype(b.dtype))
     return b.new_empty(shape), final
 
 
@@ -207,14 +206,13 @@ def _formula(
     if cu_seqlens is None:
         g, before, leaving = _parts(*operands, dim, reverse)
     else:
-        refuse_distributed(_NAME, "a second derivative of packed sequences", *operands)
         g, before, leaving = _parts_of_packed(*operands, cu_seqlens, dim, reverse)
     da = (g * before).sum_to_size(a.shape) if needs & 1 else dh.new_empty(0)
     db = g.sum_to_size(b_shape) if needs & 2 else dh.new_empty(0)
     return da, db, leaving.to(initial_state.dtype) if needs & 4 and initial_state is not None else dh.new_empty(0)
 
 
-GRADIENT = differentiable(_backward, by_formula(_formula))
+GRADIENT = differentiable(_backward, by_formula(_formula, "linear_recurrence_backward"))
 
 
 def gradients(

@@ -80,10 +80,15 @@ def _distributed_alike(grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(g if is_distributed(g) else replicated(g, shared) for g in grads)
 
 
-def by_formula(formula: Callable[..., Any]) -> Backward:
-    """A Backward that differentiates a formula, which computes the same outputs as the operator in torch operations."""
+def by_formula(formula: Callable[..., Any], name: str | None = None) -> Backward:
+    """A Backward that differentiates a formula, which computes the same outputs as the operator in torch operations.
+
+    name: of the operator, if DTensors are differentiated on their shards; None: torch finds the placements of each operation.
+    """
 
     def backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+        if name is not None and is_distributed(*inputs):
+            return sharding().gradients(name, backward, inputs, grads, needs)
         where = [i for i, need in enumerate(needs) if need]
 
         def function(*needed: Tensor) -> Any:

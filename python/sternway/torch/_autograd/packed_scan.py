@@ -12,13 +12,12 @@ from ..._arrays import device_name
 from ..._kinds import EXTREMA
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
-from ..._sequences import sequences_of
-from .calls import given, resolve
+from ..._sequences import count_sequences
+from .calls import empty_gradient, given, resolve, strides_like
 from .constants import constant
 from .dispatch import (
     ErrorParts,
     device_to_ask,
-    refuse_distributed,
     require,
     require_strided,
     run_operator,
@@ -41,7 +40,7 @@ _Options = tuple[int, str, bool, bool]
 def _problem(x: Tensor, cu_seqlens: Tensor | None, options: _Options) -> tuple[Any, ...]:
     """The arguments by which a plan is selected."""
     dim, kind, reverse, exclusive = options
-    sequences = sequences_of(kind, cu_seqlens)
+    sequences = count_sequences(kind, cu_seqlens)
     return kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device), False, sequences, exclusive
 
 
@@ -79,8 +78,14 @@ def _backward(
 ) -> Tensor:  # fmt: skip
     """dx."""
     dx = torch.empty_like(dy if x is None else x, dtype=dy.dtype)
+    return _run_backward(dy, (x, indices, cu_seqlens), (dim, kind, reverse, exclusive), dx)
+
+
+def _run_backward(dy: Tensor, saved: tuple[Tensor | None, ...], options: _Options, dx: Tensor) -> Tensor:
+    """Compute dx by a plan. saved: x, the indices and the bounds."""
+    x, indices, cu_seqlens = saved
     operands = given(dy=dy, x=x, indices=indices, cu_seqlens=cu_seqlens)
-    scan_plan(*_problem(dy, cu_seqlens, (dim, kind, reverse, exclusive))).run(**operands, dx=dx)
+    scan_plan(*_problem(dy, cu_seqlens, options)).run(**operands, dx=dx)
     return dx
 
 
@@ -112,7 +117,6 @@ def _formula(
         return _formula(dy[None], x[None], None, None, 0, kind, reverse, exclusive)[0]
     if x.shape[dim] == 0:
         return dy * x
-    refuse_distributed(kind, "a second derivative of packed or exclusive scans", dy, x)
     to_next, dtype = 1 if reverse else -1, dy.dtype
     dy, x = dy.double(), x.double()  # L and R may leave the range of dx
     if exclusive:  # y[i] is the product before i, so that dy[k+1] takes the place of dy[k]
@@ -123,23 +127,31 @@ def _formula(
     return (left * recurrence(following, dy, None, cu_seqlens, dim, not reverse)[0]).to(dtype)
 
 
-GRADIENT = differentiable(_backward, by_formula(_formula))
+GRADIENT = differentiable(_backward, by_formula(_formula, "packed_scan_backward"))
 
 
 def _save(ctx: Any, x: Tensor, cu_seqlens: Tensor | None, kind: str, indices: Tensor | None) -> None:
-    """Save in ctx what the gradient needs."""
+    """Save in ctx what the gradient needs: of an x that it does not need, the layout."""
     is_extremum = kind in EXTREMA
-    ctx.save_for_backward(x if kind in NEEDS_X and not is_extremum else None, indices if is_extremum else None, cu_seqlens)
+    needs_x = kind in NEEDS_X and not is_extremum
+    ctx.save_for_backward(x if needs_x else None, indices if is_extremum else None, cu_seqlens)
+    ctx.strides = None if needs_x else strides_like(x)
     if indices is not None:
         ctx.mark_non_differentiable(indices)
     ctx.set_materialize_grads(False)
 
 
-def _gradient(dy: Tensor, saved: tuple[Tensor | None, ...], options: _Options) -> Tensor:
+def _gradient(ctx: Any, dy: Tensor, options: _Options) -> Tensor:
     """dx, with the operations on dy recorded if they must be."""
-    dy = resolve(dy)
-    call = recorded_call(dy, GRADIENT) or _backward
-    return call(dy, *saved, *options)  # type: ignore[no-any-return]
+    dy, saved = resolve(dy), ctx.saved_tensors
+    if call := recorded_call(dy, GRADIENT):
+        return call(dy, *saved, *options)  # type: ignore[no-any-return]
+    return _run_backward(dy, saved, options, _empty_dx(ctx, dy, saved[0]))
+
+
+def _empty_dx(ctx: Any, dy: Tensor, x: Tensor | None) -> Tensor:
+    """A tensor for dx, in the layout of x."""
+    return empty_gradient(dy, dy.shape, ctx.strides) if x is None else torch.empty_like(x, dtype=dy.dtype)
 
 
 class Steps(NamedTuple):
@@ -207,13 +219,13 @@ class _PackedScanEager(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
         if dy is None:
             return None, None, None
-        steps, saved = ctx.steps, ctx.saved_tensors
+        steps = ctx.steps
         if needs_no_graph(dy):
-            x, indices, cu_seqlens = saved
-            dx = torch.empty_like(dy if x is None else x)
+            x, indices, cu_seqlens = ctx.saved_tensors
+            dx = _empty_dx(ctx, dy, x)
             if steps.backward._run_plain({"dy": dy, "x": x, "indices": indices, "cu_seqlens": cu_seqlens, "dx": dx}):
                 return dx, None, None
-        return _gradient(dy, saved, steps.options), None, None
+        return _gradient(ctx, dy, steps.options), None, None
 
 
 _apply_eager = apply_in_c(_PackedScanEager)
@@ -237,7 +249,7 @@ class _PackedScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
-        return None if dy is None else _gradient(dy, ctx.saved_tensors, ctx.options), None, None, None, None, None
+        return None if dy is None else _gradient(ctx, dy, ctx.options), None, None, None, None, None
 
 
 _apply = traceable(_PackedScan)
@@ -274,5 +286,5 @@ def select_or_raise(x: Tensor, cu_seqlens: Tensor | None, dim: int, kind: str, r
         scan_plan(*problem)
     else:
         require_strided(kind, x=x, cu_seqlens=cu_seqlens)
-        sequences = None if sequences_of(kind, cu_seqlens) is None else 1
+        sequences = None if count_sequences(kind, cu_seqlens) is None else 1
         require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x), sequences, exclusive))

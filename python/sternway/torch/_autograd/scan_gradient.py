@@ -77,7 +77,7 @@ def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -
     return torch.func.vjp(values, x)[1](dy)[0]  # type: ignore[no-any-return]
 
 
-GRADIENT = differentiable(_operator, by_formula(_formula))
+GRADIENT = differentiable(_operator, by_formula(_formula, "scan_backward"))
 
 
 class Weighted(torch.autograd.Function):

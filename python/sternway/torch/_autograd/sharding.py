@@ -21,6 +21,8 @@ class Sharding(NamedTuple):
     """Scans a DTensor along a sharded dimension; None: the dimension is not sharded."""
     linear_recurrence: Callable[..., Any]
     """Runs a linear recurrence of DTensors along a sharded dimension; None: the dimension is not sharded."""
+    gradients: Callable[..., tuple[Any, ...]]
+    """Differentiates an operator of DTensors on the shards of each rank."""
 
 
 _load: list[Callable[[], Sharding]] = []

@@ -11,11 +11,13 @@
   its forward and backward.
 - ``rules``: how each operator may be sharded, in one table.
 - ``placements``: the check of a call before its forward, and the registration with torch.
+- ``derivatives``: second derivatives on the shards of DTensors; ``local``: the tensor that a rank has of a DTensor, and back.
 - ``exchange``: the facts of a call on every rank, so that no rank waits for one whose call is wrong.
 """
 
 from .._autograd.sharding import Sharding as _Sharding
 from . import _linear_recurrence, _positions, _scans, _sharded_bag
+from ._derivatives import gradients_by_shards
 from ._linear_recurrence import *
 from ._linear_recurrence import recurrence_sharded
 from ._placements import register_rules, replicated, require_rule
@@ -27,5 +29,5 @@ from ._sharded_bag import *
 __all__ = [*_linear_recurrence.__all__, *_positions.__all__, *_scans.__all__, *_sharded_bag.__all__]
 """Each module states its public names."""
 
-_SHARDING = _Sharding(require_rule, replicated, scan_sharded, recurrence_sharded)
+_SHARDING = _Sharding(require_rule, replicated, scan_sharded, recurrence_sharded, gradients_by_shards)
 register_rules()

@@ -23,6 +23,7 @@ from .._autograd.linear_recurrence import GRADIENT, OPERANDS, alike, own_extents
 from ._bounds import check_bounds, options_of, own_bounds
 from ._cuts import Cut, Shifted
 from ._exchange import all_gather
+from ._local import from_local, to_local
 from ._parts import part_of, summary
 from ._placements import require_fit, require_mesh
 from ._rules import linear_recurrence as linear_rules
@@ -257,8 +258,7 @@ def recurrence_sharded(
         keeping = {wanted: made for wanted, made in rules.items() if Partial() not in wanted}
         fitting = tuple(require_fit(op, operands, [x.placements[k] for x in (a, b)], list(map(list, keeping))))
         placements.append((keeping[fitting], *fitting))
-    bounds = own_bounds(public, cu_seqlens)
-    check_bounds(public, bounds, shape[dim])
+    bounds = own_bounds(public, cu_seqlens, shape[dim], mesh)
     h: DTensor = _of_shards(a, b, list(zip(*placements, strict=True)), shape, dim, reverse, bounds, along[0])
     return h
 
@@ -280,10 +280,9 @@ def _of_shards(
 
     def local(x: DTensor, placed: Any) -> Tensor:
         grads = [Partial() if h.is_shard() and p.is_replicate() else p for h, p in zip(of_h, placed, strict=True)]
-        own: Tensor = x.redistribute(placements=placed).to_local(grad_placements=grads)
+        own = to_local(x, placed, grads)
         return own.reshape((1,) * (len(shape) - own.dim()) + tuple(own.shape))
 
     part = Cut(dim, reverse, mesh.get_group(along), shard_lengths(shape[dim], mesh.size(along)))
     h = recurrence(local(a, of_operands[0]), local(b, of_operands[1]), part, bounds)
-    strides = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(h, mesh, of_h, run_check=False, shape=torch.Size(shape), stride=strides)
+    return from_local(h, mesh, of_h, torch.Size(shape))

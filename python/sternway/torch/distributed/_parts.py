@@ -16,7 +16,7 @@ from ..._arrays import device_name
 from ..._kinds import EXTREMA, KINDS, ScanKind
 from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
-from ..._sequences import sequences_of
+from ..._sequences import count_sequences
 from .._autograd.calls import resolve
 from ._cuts import Cut
 from ._exchange import all_gather
@@ -53,7 +53,7 @@ def part_of(x: Tensor, kind: ScanKind, cut: Cut, cu_seqlens: Tensor | None = Non
     Raises:
         Error: no plan has x's shape or dtype, or its device.
     """
-    sequences = sequences_of(kind, cu_seqlens)
+    sequences = count_sequences(kind, cu_seqlens)
     problem = kind, tuple(x.shape), x.dtype, cut.dim, cut.reverse, "last", device_name(x.device), True, sequences, False
     bounds = cu_seqlens if cu_seqlens is None or not cut.lengths else cu_seqlens - cut.edges[cut.rank]
     return Part(kind, cut, cu_seqlens, bounds, forward_scan_plan(*problem), scan_plan(*problem))

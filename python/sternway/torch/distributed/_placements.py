@@ -65,7 +65,7 @@ def require_mesh(op: str, operands: Sequence[str], tensors: Sequence[Any]) -> De
 def require_fit(op: str, operands: Sequence[str], placements: Placements, rules: list[Placements]) -> Placements:
     """The first rule that placements fit, or the error of the first operand that fits none of those before it."""
     for i, (operand, placement) in enumerate(zip(operands, placements, strict=True)):
-        fitting = [rule for rule in rules if _fits(placement, rule[i])]
+        fitting = [rule for rule in rules if fits(placement, rule[i])]
         if not fitting:
             wanted = "placed as " + " or ".join(dict.fromkeys(repr(p) for p in (Replicate(), *(rule[i] for rule in rules))))
             beside = ", with the other operands as they are" if i else ""
@@ -75,7 +75,7 @@ def require_fit(op: str, operands: Sequence[str], placements: Placements, rules:
     return rules[0]
 
 
-def _fits(placement: Placement | None, wanted: Placement | None) -> bool:
+def fits(placement: Placement | None, wanted: Placement | None) -> bool:
     """Whether a placement is the wanted one, or becomes it without communication: a replicated tensor has every shard."""
     if placement is None or wanted is None:
         return placement is wanted

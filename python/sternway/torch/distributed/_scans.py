@@ -16,6 +16,7 @@ from .._autograd.calls import FLOATS, flag, integer
 from ._bounds import check_bounds, options_of, own_bounds
 from ._cuts import Cut, Shifted
 from ._exchange import gathered
+from ._local import from_local, to_local
 from ._parts import part_of, scan_part, summary
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
@@ -115,8 +116,7 @@ def scan_sharded(
         raise make("unsupported", op, "x", wanted, str(x.placements), "use x.redistribute(placements=...)")
     if x.dim() > MAX_RANK:
         raise make("unsupported", op, "x", f"of at most {MAX_RANK} dimensions along a sharded one", f"{x.dim()}")
-    bounds = own_bounds(op, cu_seqlens)
-    check_bounds(op, bounds, x.shape[dim])
+    bounds = own_bounds(op, cu_seqlens, x.shape[dim], x.device_mesh)
     return _scan_shards(x, kind, dim, reverse, exclusive, bounds, along[0])
 
 
@@ -133,11 +133,10 @@ def _scan_shards(
     """The scan of a DTensor whose scanned dimension is cut along a dimension of the mesh, by the rule of torch.chunk."""
     mesh = x.device_mesh
     cut = Cut(dim, reverse, mesh.get_group(along), shard_lengths(x.shape[dim], mesh.size(along)))
-    y = scan_cut(x.to_local(), kind, cut, exclusive, cu_seqlens)
-    strides = torch.empty(x.shape, device="meta").stride()
+    y = scan_cut(to_local(x, x.placements), kind, cut, exclusive, cu_seqlens)
 
     def whole(part: Tensor) -> DTensor:
-        return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=strides)
+        return from_local(part, mesh, x.placements, x.shape)
 
     return type(y)(map(whole, y)) if kind in EXTREMA else whole(y)
 
@@ -177,8 +176,8 @@ def cumsum(
 
     Raises:
         InvalidProblemError: on every rank, if dim, reverse or cu_seqlens of one rank is invalid, or if calls do not fit each
-            other (values of cu_seqlens are compared and checked on the CPU alone); on this rank, if no process group is
-            initialized or this process is not in the group.
+            other (values of cu_seqlens are compared and checked on the CPU, and on CUDA with STERNWAY_CHECK=1); on this rank,
+            if no process group is initialized or this process is not in the group.
         UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
         TypeError: x is no plain tensor; on the other ranks InvalidProblemError.
 

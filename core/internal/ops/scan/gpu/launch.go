@@ -20,7 +20,7 @@ type Scan struct {
 	IsReversed  bool    // kernels read rows from the end, so that their suffix runs from the first position to the last
 	IsMinimum   bool    // cummin
 	FirstWins   bool    // of equal values
-	Empty       float64 // what an exclusive scan of no positions is
+	Identity    float64 // of the operator: the scan of no positions
 }
 
 // run is one run of a scan.
@@ -32,8 +32,8 @@ type run struct {
 	args        []tensor.Tensor
 	workspace   uintptr
 	queue       *launch.Queue
-	// Of an exclusive scan: rows of the problem have one position less, and the output has Empty at
-	// the position that is left out, the first or, of a gradient, the last.
+	// Of an exclusive scan: rows of the problem have one position less, and the output has Identity
+	// at the position that is left out, the first or, of a gradient, the last.
 	leavesOneOut bool
 	noResult     bool  // of a gradient of a linear recurrence: db is left out
 	rows         int64 // adjacent columns that are divided into panels, or all rows
@@ -59,6 +59,9 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 		return nil
 	}
 	c := r.configure(numbers)
+	if err := r.checkSequences(numbers); err != nil {
+		return err
+	}
 	if p.Length == 0 && r.leavesOneOut {
 		return nil
 	}

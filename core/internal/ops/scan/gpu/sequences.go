@@ -3,6 +3,10 @@ package gpu
 // The launches of packed sequences and of exclusive scans beside the scan itself.
 
 import (
+	"fmt"
+	"math"
+
+	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
 )
@@ -43,20 +47,41 @@ func (r *run) storeHeads() error {
 // finish stores what no scan computes: the first results of an exclusive scan, or the last ones of
 // its gradient, and the states that empty sequences of a linear recurrence pass on.
 func (r *run) finish(numbers *[numRoles]int) error {
-	sequences := int64(1)
-	if number := r.boundsNumber(r.args); number >= 0 {
-		sequences = r.args[number].Shape[0] - 1
+	if err := r.checkSequences(numbers); err != nil {
+		return err
 	}
-	kind := r.Plain.Kind
-	hasEmpty := kind.isPacked || r.Plain.Length == 0
-	switch count := r.rowsOfShape() * sequences; {
+	switch count := r.rowsOfShape() * r.sequences(); {
 	case count == 0:
 	case r.leavesOneOut:
 		return r.fillEnds(numbers[result], count)
-	case kind.isLinear && numbers[suffixOut] >= 0 && hasEmpty:
+	case r.passesStates(numbers):
 		return r.passStates(numbers, count)
 	}
 	return nil
+}
+
+// sequences is the number of sequences of a row.
+func (r *run) sequences() int64 {
+	if number := r.boundsNumber(r.args); number >= 0 {
+		return r.args[number].Shape[0] - 1
+	}
+	return 1
+}
+
+// passesStates reports whether sequences of a linear recurrence may be empty and have final states.
+func (r *run) passesStates(numbers *[numRoles]int) bool {
+	kind := r.Plain.Kind
+	return kind.isLinear && numbers[suffixOut] >= 0 && (kind.isPacked || r.Plain.Length == 0)
+}
+
+// checkSequences refuses more sequences of all rows than finish has threads for.
+func (r *run) checkSequences(numbers *[numRoles]int) error {
+	most, rows := int64(math.MaxInt32)*launch.BlockThreads, max(1, r.rowsOfShape())
+	if r.sequences() <= most/rows || !r.leavesOneOut && !r.passesStates(numbers) {
+		return nil
+	}
+	wanted := fmt.Sprintf("of at most %d sequences of %d rows on a GPU", most/rows, rows)
+	return errs.New(errs.Unsupported, "", "cu_seqlens", wanted, fmt.Sprint(r.sequences()), "run parts of the rows")
 }
 
 // passStates launches linear_pass for `count` sequences of rows.
@@ -85,7 +110,7 @@ func (r *run) fillEnds(output int, count int64) error {
 	args := launch.Append[FillArgs](r.queue)
 	args.n, args.dims = r.Plain.Length, int64(r.operands.dims)
 	copy(args.extent[:], r.operands.extent[:])
-	args.rows, args.value = r.rowsOfShape(), r.Empty
+	args.rows, args.value = r.rowsOfShape(), r.Identity
 	if r.scansFromEnd() == r.IsForward {
 		args.atEnd = 1
 	}

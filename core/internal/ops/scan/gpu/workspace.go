@@ -18,6 +18,15 @@ const (
 // and float32 for others.
 func statesOf(p *Problem) stateSizes { return p.Kind.states[p.ElementSize/8] }
 
+// StateBytes are the sizes of a prefix and of a suffix in the workspace, with accumulators of
+// float32 and of float64 [bytes].
+func (k *Kind) StateBytes() (bytes [2][2]int64) {
+	for i, s := range k.states {
+		bytes[i] = [2]int64{s.prefix, s.suffix}
+	}
+	return bytes
+}
+
 // WorkspaceBytes is the workspace of a configuration, with that of its fallback pass.
 func WorkspaceBytes(p *Problem, c *Config) int64 {
 	bytes := statesEnd(p, c) + recordBytes(p, c)

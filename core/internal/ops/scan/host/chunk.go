@@ -154,7 +154,7 @@ func (s *Scan) slice(args []tensor.Tensor, first, end int64) (*Scan, []tensor.Te
 		first, end = s.Length()-end, s.Length()-first
 	}
 	part, own := *s, slices.Clone(args)
-	if part.whole = s; len(s.Shape) == 0 {
+	if part.parent = s; len(s.Shape) == 0 {
 		return &part, own
 	}
 	part.Shape = slices.Clone(s.Shape)

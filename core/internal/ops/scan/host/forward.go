@@ -38,7 +38,7 @@ func (s *Scan) RunForward(args []tensor.Tensor, bounds *Bounds) {
 		s.runForwardChunk(args, bounds)
 		return
 	}
-	s.forSequences(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.Empty(), (*Scan).forward)
+	s.forSequences(without(args, operand.ForwardSeqlens), bounds, operand.ForwardY, operand.ForwardY, s.Recurrence.Identity(), (*Scan).forward)
 }
 
 // forward computes y and the indices of rows, or of their sequences.

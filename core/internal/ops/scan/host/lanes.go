@@ -162,8 +162,8 @@ var workers = sync.Pool{New: func() any { return new(worker) }}
 // parallel runs body in parallel over tasks.
 func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 	program := unsafe.Pointer(h.Scan)
-	if h.whole != nil {
-		program = unsafe.Pointer(h.whole)
+	if h.parent != nil {
+		program = unsafe.Pointer(h.parent)
 	}
 	threads.Run(program, tasks, 1, func() (*worker, func()) {
 		w := workers.Get().(*worker)

@@ -65,6 +65,15 @@ INLINE void keep_after_ends(const linear_call *call, const group *g, double *a, 
   }
 }
 
+/* Clears the numbers of a tile after the ends of lanes. */
+INLINE void clear_after_ends(const int64_t *lengths, const group *g, double *tile, long k, long n) {
+  if (!lengths || lengths[g->lane + g->lanes - 1] >= k + n) return;
+  for (long l = g->lanes - 1; l >= 0 && lengths[g->lane + l] < k + n; l--) {
+    long end = lengths[g->lane + l] - k;
+    for (long i = end < 0 ? 0 : end; i < n; i++) tile[i * g->width + l] = 0;
+  }
+}
+
 /* Without initial states, the first decay of a sequence is not applied. */
 INLINE void clear_first(const linear_call *call, const group *g, double *a) {
   const uint8_t *enters = flags_of(call->enters, g);
@@ -88,7 +97,9 @@ void sw_linear_upsweep(const linear_call *call, int is_backward, double *states)
 
 void sw_linear_forward(const linear_call *call, const double *states) { CHOSEN(linear_forward)(call, states); }
 
-void sw_linear_backward(const linear_call *call, const double *states) { CHOSEN(linear_backward)(call, states); }
+void sw_linear_backward(const linear_call *call, const double *states, double *sums) {
+  CHOSEN(linear_backward)(call, states, sums);
+}
 
 void sw_linear_pass(const scan_operand *from, const scan_operand *to, int64_t lanes) {
   double states[SCAN_WIDEST];

@@ -5,6 +5,7 @@ package host
 import "C"
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
@@ -37,18 +38,65 @@ func (r *Linear) RunForward(o *LinearOperands, bounds *Bounds) {
 	h.pass(initialState, finalState)
 }
 
-// RunBackward computes da, db and the gradients of the initial states, those which are given.
-func (r *Linear) RunBackward(o *LinearOperands, bounds *Bounds) {
+// RunBackward computes da, db and the gradients of the initial states, those which are given. If a
+// is constant along the dimension, summed may be da: it has extent 1 there, or no such dimension.
+func (r *Linear) RunBackward(o *LinearOperands, bounds *Bounds, summed *tensor.Tensor) {
 	h := r.start(o, bounds)
-	var states []float64
+	var states, sums []float64 // sums of da for each split and row
 	if h.lanes > h.rows {
 		states = h.scanBackward()
 	}
-	h.inBatches(false, func(w *worker, _, count int64) {
+	if summed != nil {
+		sums = make([]float64, h.lanes)
+	}
+	h.inBatches(false, func(w *worker, first, count int64) {
 		h.prepare(w, count)
-		C.sw_linear_backward(&w.linear, h.entering(w, states, true, count))
+		entering := h.entering(w, states, true, count)
+		if summed == nil {
+			C.sw_linear_backward(&w.linear, entering, nil)
+			return
+		}
+		if len(w.sums) < C.SCAN_BATCH {
+			w.sums = make([]float64, C.SCAN_BATCH)
+		}
+		C.sw_linear_backward(&w.linear, entering, scanDoubles(w.sums))
+		for i, sum := range w.sums[:count] {
+			sums[h.splitOf(&w.batch, first, int64(i))] += sum
+		}
 	})
+	if summed != nil {
+		r.storeSums(summed, sums)
+	}
 	h.pass(dfinalState, dinitialState)
+}
+
+// splitOf is the number of the split and row in which lane i of a batch begins. Only one task has
+// lanes of it.
+func (h *linearRun) splitOf(b *batch, first, i int64) int64 {
+	switch {
+	case h.packed == nil:
+		return first + i
+	case b.isRun:
+		return (b.start+i*b.length)/h.splitLength*h.rows + b.row + b.rows[0]
+	}
+	lane, _, _ := h.laneOf(b, i)
+	return lane
+}
+
+// storeSums adds the sums of splits and rows, and stores those of t, which is constant along the
+// dimension.
+func (r *Linear) storeSums(t *tensor.Tensor, sums []float64) {
+	others, rows := r.Shape, max(1, r.Rows())
+	if len(others) > 0 {
+		others = slices.Delete(slices.Clone(others), r.Dim, r.Dim+1)
+	}
+	row := *t
+	if d := int(t.NDim) - len(r.Shape) + r.Dim; t.NDim > 0 && d >= 0 {
+		copy(row.Shape[d:], t.Shape[d+1:])
+		copy(row.Strides[d:], t.Strides[d+1:])
+		row.NDim--
+	}
+	SumTo(&row, sums, append([]int64{int64(len(sums)) / rows}, others...))
 }
 
 // linearRun is one run: the division of the operands with positions, and the layout of states.

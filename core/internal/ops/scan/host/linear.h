@@ -20,10 +20,11 @@ typedef struct {
 void sw_linear_upsweep(const linear_call *call, int is_backward, double *states);
 
 /* forward stores h and the final states. backward stores da, db and the gradients of initial
-   states. states has a number for each lane: the state that enters, of lanes that continue others;
-   of backward, the gradient of the state that leaves, of lanes that are continued. */
+   states; sums, if given, receives the sum of da over the positions of each lane. states has a
+   number for each lane: the state that enters, of lanes that continue others; of backward, the
+   gradient of the state that leaves, of lanes that are continued. */
 void sw_linear_forward(const linear_call *call, const double *states);
-void sw_linear_backward(const linear_call *call, const double *states);
+void sw_linear_backward(const linear_call *call, const double *states, double *sums);
 
 /* pass copies one state of each lane; 0 if `from` has no data. */
 void sw_linear_pass(const scan_operand *from, const scan_operand *to, int64_t lanes);

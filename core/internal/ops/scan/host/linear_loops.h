@@ -33,6 +33,17 @@ TARGET INLINE void AT(linear_steps_back)(const double *restrict a, double *restr
   }
 }
 
+/* Adds n positions to the sums of lanes, with rounding errors. The numbers of a tile are added
+   first, which costs less. */
+TARGET INLINE void AT(linear_sums)(const double *restrict tile, double *restrict sums, double *restrict errors,
+                                   long width, long n) {
+  EACH_BLOCK {
+    double total[SCAN_LANES] = {0};
+    for (long k = 0; k < n; k++) EACH_LANE total[l] += tile[k * width + s + l];
+    EACH_LANE sums[s + l] = compensated_sum(1, sums[s + l], total[l], &errors[s + l]);
+  }
+}
+
 /* Advances the products of a block, and its states or their gradients, by n positions. */
 TARGET INLINE void AT(linear_products)(int exact, int is_backward, const double *restrict a,
                                        const double *restrict terms, double *restrict m, double *restrict e,
@@ -87,17 +98,22 @@ TARGET INLINE void AT(linear_forward_group)(const linear_call *call, const group
   if (call->final_state.data) store_some(&call->final_state, h, flags_of(call->leaves, g), g);
 }
 
-TARGET INLINE void AT(linear_backward_group)(const linear_call *call, const group *g, const double *states) {
+TARGET INLINE void AT(linear_backward_group)(const linear_call *call, const group *g, const double *states,
+                                             double *sums) {
   SIZES;
   double a[SCAN_TILE], dh[SCAN_TILE], before[SCAN_TILE] = {0}, u[SCAN_WIDEST];
+  double total[SCAN_WIDEST], errors[SCAN_WIDEST];
   const uint8_t *enters = flags_of(call->enters, g);
+  const int64_t *lengths = (const int64_t *)(uintptr_t)call->dh.lengths;
+  int has_da = call->da.data || sums;
   init_states(u, &call->dfinal_state, flags_of(call->leaves, g), states, g);
+  if (sums) memset(total, 0, sizeof total), memset(errors, 0, sizeof errors);
   EACH_TILE_BACK {
     sw_scan_load(a, &call->a, WINDOW_BACK(k, n));
     sw_scan_load(dh, &call->dh, WINDOW_BACK(k, n));
     keep_after_ends(call, g, a, dh, k, n);
-    if (call->da.data && k > 0) sw_scan_load(before, &call->h, WINDOW_BACK(k - 1, n));
-    if (call->da.data && k == 0) { /* position -1 of a lane is in another lane, or the initial state */
+    if (has_da && k > 0) sw_scan_load(before, &call->h, WINDOW_BACK(k - 1, n));
+    if (has_da && k == 0) { /* position -1 of a lane is in another lane, or the initial state */
       if (n > 1) sw_scan_load(before + width, &call->h, WINDOW_BACK(0, n - 1));
       memset(before, 0, sizeof *before * width);
       load_some(before, &call->h, -1, enters, 1, g);
@@ -108,7 +124,9 @@ TARGET INLINE void AT(linear_backward_group)(const linear_call *call, const grou
     if (k == 0 && !call->initial_state.data) for (long l = 0; l < g->lanes; l++) before[l] = enters[l] ? before[l] : 0;
     if (call->db.data) sw_scan_store(&call->db, dh, WINDOW_BACK(k, n));
     if (call->da.data) sw_scan_store(&call->da, before, WINDOW_BACK(k, n));
+    if (sums) clear_after_ends(lengths, g, before, k, n), AT(linear_sums)(before, total, errors, width, n);
   }
+  if (sums) for (long l = 0; l < g->lanes; l++) sums[l] = total[l] + errors[l];
   if (call->dinitial_state.data) store_some(&call->dinitial_state, u, enters, g);
 }
 
@@ -122,6 +140,6 @@ TARGET static void AT(linear_upsweep)(const linear_call *call, int is_backward, 
 TARGET static void AT(linear_forward)(const linear_call *call, const double *states) {
   EACH_GROUP AT(linear_forward_group)(call, g, states);
 }
-TARGET static void AT(linear_backward)(const linear_call *call, const double *states) {
-  EACH_GROUP AT(linear_backward_group)(call, g, states);
+TARGET static void AT(linear_backward)(const linear_call *call, const double *states, double *sums) {
+  EACH_GROUP AT(linear_backward_group)(call, g, states, sums ? sums + g->lane : NULL);
 }

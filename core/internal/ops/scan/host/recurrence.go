@@ -40,8 +40,8 @@ type Recurrence struct {
 	carries           *carryForm // of chunks of rows
 }
 
-// Empty is the result of a scan of no positions.
-func (r *Recurrence) Empty() float64 { return r.forwardInitial[0] }
+// Identity is the identity of the operator, which is the scan of no positions.
+func (r *Recurrence) Identity() float64 { return r.forwardInitial[0] }
 
 func asItIs(s state) state { return s }
 

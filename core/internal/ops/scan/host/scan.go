@@ -44,7 +44,7 @@ type Scan struct {
 	IsExclusive bool
 	IsPacked    bool       // runs have the bounds of sequences
 	packed      *sequences // of a part of a run; nil: rows are one sequence each
-	whole       *Scan      // the scan that this is a part of
+	parent      *Scan      // the scan that this is a part of; nil: it is no part
 }
 
 // Length is the number of positions of a row.

@@ -228,8 +228,8 @@ func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int
 // of is the scan of a part of each sequence; of whole rows without bounds.
 func (s *Scan) of(bounds *Bounds, part part) *Scan {
 	scan := *s
-	if scan.whole == nil {
-		scan.whole = s
+	if scan.parent == nil {
+		scan.parent = s
 	}
 	if bounds != nil {
 		scan.packed = &sequences{bounds, part, s.Length(), s.IsReversed}
