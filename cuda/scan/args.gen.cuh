@@ -177,8 +177,8 @@ struct CumsumTuning {
 struct CumsumTuning::Packed : CumsumTuning {
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 16}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 16}};
 };
 
 struct CumprodTuning {
@@ -203,8 +203,8 @@ struct CumprodTuning::Packed : CumprodTuning {
     static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {1, 1, 1};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int COLUMN_TILED_ROWS[] = {16, 32, 8};
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{16, 24}, {24, 40}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{16, 24}, {24, 40}};
 };
 
 struct CumextremumTuning {
@@ -229,8 +229,8 @@ struct CumextremumTuning::Packed : CumextremumTuning {
     static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 1, 1};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int COLUMN_TILED_ROWS[] = {16, 32, 8};
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{8, 8}, {16, 16}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{8, 8}, {16, 16}};
 };
 
 struct LogcumsumexpTuning {
@@ -255,8 +255,8 @@ struct LogcumsumexpTuning::Packed : LogcumsumexpTuning {
     static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {1, 1, 1};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int COLUMN_TILED_ROWS[] = {16, 32, 8};
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{12, 12}, {24, 24}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{12, 12}, {24, 24}};
 };
 
 struct IndicesTuning {
@@ -287,8 +287,8 @@ struct ForwardCumprodTuning {
 };
 
 struct ForwardCumprodTuning::Packed : ForwardCumprodTuning {
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };
 
 struct ForwardCumextremumTuning {
@@ -311,8 +311,8 @@ struct ForwardCumextremumTuning {
 struct ForwardCumextremumTuning::Packed : ForwardCumextremumTuning {
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 8}, {0, 16}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 8}, {0, 16}};
 };
 
 struct ForwardIndicesTuning {
@@ -333,8 +333,8 @@ struct ForwardIndicesTuning {
 };
 
 struct ForwardIndicesTuning::Packed : ForwardIndicesTuning {
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };
 
 struct ForwardLogcumsumexpTuning {
@@ -355,8 +355,8 @@ struct ForwardLogcumsumexpTuning {
 };
 
 struct ForwardLogcumsumexpTuning::Packed : ForwardLogcumsumexpTuning {
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 12}, {0, 24}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 12}, {0, 24}};
 };
 
 struct LinearTuning {
@@ -377,8 +377,8 @@ struct LinearTuning {
 };
 
 struct LinearTuning::Packed : LinearTuning {
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };
 
 struct LinearBackwardTuning {
@@ -399,6 +399,6 @@ struct LinearBackwardTuning {
 };
 
 struct LinearBackwardTuning::Packed : LinearBackwardTuning {
-    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
-    static constexpr int PACKED_STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };

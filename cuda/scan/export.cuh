@@ -32,8 +32,8 @@ template <typename K, typename A>
 constexpr bool has_listed_states()
 {
     constexpr int index = sizeof(A) / 8, prefix = K::NEEDS_PREFIX ? sizeof(typename K::Prefix) : 0;
-    return prefix == K::Tuning::PACKED_STATE_BYTES[index][0] &&
-           sizeof(typename K::Carry) == K::Tuning::PACKED_STATE_BYTES[index][1];
+    return prefix == K::Tuning::STATE_BYTES[index][0] &&
+           sizeof(typename K::Carry) == K::Tuning::STATE_BYTES[index][1];
 }
 
 #define EXPORT_KIND(name, T, A, kind, Kind) \

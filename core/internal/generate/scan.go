@@ -34,11 +34,9 @@ func scanTuning() string {
 				fmt.Fprintf(&b, "    static constexpr %s;\n", n)
 			}
 		}
-		if packed := gpu.Packed[kind]; packed != nil {
-			bytes := packed.StateBytes()
-			fmt.Fprintf(&b, "    // of packed sequences: a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]\n"+
-				"    static constexpr int PACKED_STATE_BYTES[2][2] = {{%d, %d}, {%d, %d}};\n", bytes[0][0], bytes[0][1], bytes[1][0], bytes[1][1])
-		}
+		bytes := packed.StateBytes()
+		fmt.Fprintf(&b, "    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]\n"+
+			"    static constexpr int STATE_BYTES[2][2] = {{%d, %d}, {%d, %d}};\n", bytes[0][0], bytes[0][1], bytes[1][0], bytes[1][1])
 		b.WriteString("};\n")
 	}
 	return b.String()

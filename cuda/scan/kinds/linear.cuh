@@ -143,7 +143,8 @@ struct Linear : SameCarry<LinearMap<A>> {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, IS_FORWARD = true, HAS_SEQUENCES = true,
                           HAS_TWO_RESULTS = GRADIENT, READS_HEADS = PACKED;
     using Args = LinearArgs;
-    using Tuning = std::conditional_t<GRADIENT, LinearBackwardTuning, LinearTuning>;
+    using GeneralTuning = std::conditional_t<GRADIENT, LinearBackwardTuning, LinearTuning>;
+    using Tuning = std::conditional_t<PACKED, typename GeneralTuning::Packed, GeneralTuning>;
     using Number = A;
     using Value = A;
     using Prefix = NoPrefix;
