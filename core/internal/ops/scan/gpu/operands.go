@@ -34,9 +34,7 @@ const (
 // roles are the numbers of the operands in the arguments of a run, -1 where no operand has the
 // role; and whether indices are among them.
 func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
-	for i := range numbers {
-		numbers[i] = -1
-	}
+	numbers = noNumbers()
 	switch {
 	case s.Plain.Kind.isLinear && s.IsForward:
 		numbers[scanned], numbers[saved], numbers[result] = operand.LinearB, operand.LinearA, operand.LinearH
@@ -62,6 +60,14 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 		}
 	}
 	return numbers, hasIndices
+}
+
+// noNumbers are the numbers of operands where none is given.
+func noNumbers() (numbers [numRoles]int) {
+	for i := range numbers {
+		numbers[i] = -1
+	}
+	return numbers
 }
 
 // boundsNumber is the number of the bounds of packed sequences in the arguments of a run; -1: it
