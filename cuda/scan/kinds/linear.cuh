@@ -241,14 +241,16 @@ struct Linear : SameCarry<LinearMap<A>> {
         __device__ void locate(i64 in_row, i64 position, bool exists)
         {
             row = in_row;
+            unsigned own = 0;  // that exist
             if constexpr (PACKED || MAY_HAVE_ONE)
-                existing = bits_between(
+                own = bits_between(
                     static_cast<int>(min(max(-position, i64(0)), i64(I))),
                     static_cast<int>(min(max(args->n - position, i64(0)), i64(I))));
+            if constexpr (MAY_HAVE_ONE) existing = own;
             if constexpr (PACKED) {
                 offset = position;
-                heads = heads_at<I>(*args, position) & existing;
-                tails = heads_at<I>(*args, position + 1) & existing;
+                heads = heads_at<I>(*args, position) & own;
+                tails = heads_at<I>(*args, position + 1) & own;
             } else {
                 heads = bit_at(-position);
                 tails = bit_at(args->n - 1 - position);
