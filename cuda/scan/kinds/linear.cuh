@@ -71,12 +71,11 @@ __device__ inline i64 sequence_of(const LinearArgs& args, i64 position)
     return begin;
 }
 
-// The offset of a row in an operand, over dims of some extents. The host refuses rows that 32 bits
+// `offset` plus that of a row in an operand, over dims of some extents. The host refuses rows that 32 bits
 // do not number: a 64-bit division is a call, which spills registers.
-__device__ inline i64 row_offset(i64 dims, const i64 (&extents)[7], const Strided& operand, i64 row)
+__device__ inline i64 row_offset(i64 offset, const Strided& operand, i64 dims, const i64 (&extents)[7], i64 row)
 {
-    if (dims <= 1) return operand.first + row * operand.stride[0];
-    i64 offset = operand.first;
+    if (dims <= 1) return offset + row * operand.stride[0];
     unsigned index = static_cast<unsigned>(row);
 #pragma unroll 1
     for (int d = 0; d < dims; ++d) {
@@ -90,7 +89,7 @@ __device__ inline i64 row_offset(i64 dims, const i64 (&extents)[7], const Stride
 // The element of a state.
 __device__ inline i64 state_offset(const ScanArgs& args, const Strided& state, StateNumber number)
 {
-    return row_offset(args.dims, args.extent, state, number.row) + number.sequence * state.step;
+    return row_offset(state.first + number.sequence * state.step, state, args.dims, args.extent, number.row);
 }
 
 // A state, of type A or of the type S of elements.
@@ -279,7 +278,7 @@ struct Linear : SameCarry<LinearMap<A>> {
             if constexpr (MAY_HAVE_ONE) {
                 factor = A(1);
                 if (!exists || !has_one_factor()) return;
-                const i64 at = row_offset(args->factor_dims, args->factor_extent, args->factor, row);
+                const i64 at = row_offset(0, args->factor, args->factor_dims, args->factor_extent, row);
                 factor = args->flags & kFactorWide ? reinterpret_cast<const A*>(args->factor.data)[at]
                                                    : widen<A>(reinterpret_cast<const T*>(args->factor.data)[at]);
             }
