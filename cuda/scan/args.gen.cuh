@@ -132,8 +132,8 @@ struct LinearArgs : ScanArgs {
     Strided initial;  // of a gradient: the initial state
     Bounds bounds;
     i64 rows;  // linear_pass: rows of the operands
-    // The factor of a row, if kOneFactor is set. It has dims of its own, in the order of those of
-    // the operands, so that it does not keep them from being merged.
+    // The factor of a row, if kOneFactor is set. It has dims of its own, in the order of the
+    // operands, so that it does not keep theirs from being merged.
     Strided factor;
     i64 factor_dims;
     i64 factor_extent[7];

@@ -1,6 +1,6 @@
 // scan_sum: sums of terms over some of their dims, for the gradients of operands that were
-// broadcast. Terms are added in an order that follows from the shapes and the device alone: by a
-// thread in blocks, by the threads of a CTA in a tree, and by the chunks of a sum in another launch.
+// broadcast. Terms are added in an order that follows from the shapes and the device alone: those
+// of a thread in blocks, those of a CTA in a tree, and the chunks of a sum in another launch.
 #pragma once
 
 #include "common/dtype.cuh"

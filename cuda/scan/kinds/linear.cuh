@@ -71,8 +71,8 @@ __device__ inline i64 sequence_of(const LinearArgs& args, i64 position)
     return begin;
 }
 
-// `offset` plus that of a row in an operand, over dims of some extents. The host refuses rows that 32 bits
-// do not number: a 64-bit division is a call, which spills registers.
+// `offset` plus that of a row in an operand, over dims of some extents. The host refuses rows that
+// 32 bits do not number: a 64-bit division is a call, which spills registers.
 __device__ inline i64 row_offset(i64 offset, const Strided& operand, i64 dims, const i64 (&extents)[7], i64 row)
 {
     if (dims <= 1) return offset + row * operand.stride[0];
@@ -155,11 +155,11 @@ template <typename A, typename S>
 struct MaskedFactor {
     using Stored = S;
     A factor;
-    unsigned existing, cuts;  // bits of elements
+    unsigned existing, zeros;  // bits of elements
 
     __device__ A operator()(int i) const
     {
-        return cuts >> i & 1 ? A(0) : existing >> i & 1 ? factor : A(1);
+        return zeros >> i & 1 ? A(0) : existing >> i & 1 ? factor : A(1);
     }
 };
 
@@ -294,7 +294,7 @@ struct Linear : SameCarry<LinearMap<A>> {
             } else {
                 const MaskedFactor<A, S> masked = {factor, existing, without_decay()};
                 if constexpr (HAS_ONE) {
-                    if (!SEG && existing == ALL && !masked.cuts) return f(OneFactor<A, S>{factor});  // most threads
+                    if (!SEG && existing == ALL && !masked.zeros) return f(OneFactor<A, S>{factor});  // most threads
                     return f(masked);
                 } else {
                     return f(EitherFactor<A, X>{masked, x, has_one_factor()});

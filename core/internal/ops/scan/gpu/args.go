@@ -102,8 +102,8 @@ type LinearArgs struct {
 	initial  Strided // of a gradient: the initial state
 	bounds   Bounds
 	rows     int64 // linear_pass: rows of the operands
-	// The factor of a row, if FlagOneFactor is set. It has dims of its own, in the order of those of
-	// the operands, so that it does not keep them from being merged.
+	// The factor of a row, if FlagOneFactor is set. It has dims of its own, in the order of the
+	// operands, so that it does not keep theirs from being merged.
 	factor       Strided
 	factorDims   int64
 	factorExtent [tensor.MaxRank - 1]int64
