@@ -44,14 +44,17 @@ func (p *linearProblem) compiler(isBackward bool) func(*ops.Problem, int, bool, 
 // compileCUDA selects the kernel for contiguous operands, and a workspace that suffices for every
 // layout, and for the terms of gradients that are summed.
 func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference ops.Preference) error {
-	kind, special := gpu.Linear, gpu.LinearOneFactor
+	kind, special := gpu.Linear, []*gpu.Kind{gpu.LinearOneFactor}
 	if l.isBackward {
-		if kind, special = gpu.LinearBackward, nil; l.DType.Size() == 2 {
-			special = gpu.LinearTerms
+		if kind = gpu.LinearBackward; l.DType.Size() == 2 {
+			special = append(special, gpu.LinearTerms)
 		}
 	}
 	if l.NumSequences != nil {
-		kind, special = gpu.Packed[kind], gpu.Packed[special]
+		kind = gpu.Packed[kind]
+		for i := range special {
+			special[i] = gpu.Packed[special[i]]
+		}
 	}
 	// Kernels scan from the last position to the first: those of the recurrence read it reversed.
 	l.gpu = &gpu.Scan{
@@ -73,20 +76,23 @@ func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference
 	return nil
 }
 
-// selectStatic sets the workspace, and the problem of the special kind.
-func (l *linearProgram) selectStatic(special *gpu.Kind) {
+// selectStatic sets the workspace, and the problems of special kinds.
+func (l *linearProgram) selectStatic(special []*gpu.Kind) {
 	p, others := &l.gpu.Plain, slices.Delete(slices.Clone(l.Shape), l.dim, min(l.dim+1, len(l.Shape)))
 	l.scanWorkspace = gpu.MaxWorkspaceBytes(p, others)
-	if special != nil {
+	l.gpu.Special = nil
+	for _, kind := range special {
 		s := *p
-		if s.Kind = special; !special.HasKernel(s.Kernel) || !gpu.SupportsLength(&s, s.Kernel) {
+		if s.Kind = kind; s.Kernel != "" && (!kind.HasKernel(s.Kernel) || !gpu.SupportsLength(&s, s.Kernel)) {
 			s.Kernel = ""
 		}
 		l.scanWorkspace = max(l.scanWorkspace, gpu.MaxWorkspaceBytes(&s, others))
-		s.Workspace = l.scanWorkspace
-		l.gpu.Special = s
+		l.gpu.Special = append(l.gpu.Special, s)
 	}
 	p.Workspace = l.scanWorkspace
+	for i := range l.gpu.Special {
+		l.gpu.Special[i].Workspace = l.scanWorkspace
+	}
 	l.workspace = gpu.PlaceSums(l.gpu.Sums, l.Shape, l.scanWorkspace, l.DType.Accumulator().Size(), p.Device.NumSMs)
 }
 
@@ -129,13 +135,14 @@ func (l *linearProgram) Tasks(args []tensor.Tensor) int64 {
 	return l.host.Tasks(args[operand.LinearH], &args[operand.LinearSeqlens])
 }
 
-// Symbols are the kernels of the kind, those of the special kind, scan_sum if gradients are summed,
-// and gpu.LastKernels.
+// Symbols are the kernels of the kind, those of special kinds, scan_sum if gradients are summed, and
+// gpu.LastKernels.
 func (l *linearProgram) Symbols() (list []launch.Symbol) {
-	for _, kind := range []*gpu.Kind{l.gpu.Plain.Kind, l.gpu.Special.Kind} {
-		if kind == nil {
-			continue
-		}
+	kinds := []*gpu.Kind{l.gpu.Plain.Kind}
+	for i := range l.gpu.Special {
+		kinds = append(kinds, l.gpu.Special[i].Kind)
+	}
+	for _, kind := range kinds {
 		for _, kernel := range kind.Kernels() {
 			list = append(list, launch.Symbol{Image: kind.Image, Name: kind.SymbolPrefix + "_" + kernel + "_" + l.DType.Suffix()})
 		}

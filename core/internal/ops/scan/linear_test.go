@@ -213,9 +213,34 @@ func TestTermsOfGradients(t *testing.T) {
 	require.Equal(t, uint64(gpu.FlagSecondWide), launches[0].Words[words["flags"]]&(gpu.FlagResultWide|gpu.FlagSecondWide|gpu.FlagOneFactor))
 	require.GreaterOrEqual(t, plan.WorkspaceSize(), int64(4*64*4096))
 	launches, _ = linearCalls(t, d, nil, "dh", "a", "h", "db")
+	require.Equal(t, []string{"linear_recurrence_one_row_resident_bf16"}, symbolsOf(launches))
+	d.AShape = []int64{4096}
+	launches, _ = linearCalls(t, d, nil, "dh", "a", "h", "db")
 	require.Equal(t, []string{"linear_recurrence_backward_row_resident_bf16"}, symbolsOf(launches))
 	d.AShape = []int64{}
-	launches, _ = linearCalls(t, d, func(args []tensor.Tensor) { args[operand.LinearBackwardA].DType = tensor.Float32 }, "dh", "a", "h", "db")
-	require.Equal(t, []string{"linear_recurrence_terms_row_resident_bf16"}, symbolsOf(launches))
-	require.Equal(t, uint64(gpu.FlagOneFactor|gpu.FlagFactorWide), launches[0].Words[words["flags"]]&(gpu.FlagSecondWide|gpu.FlagOneFactor|gpu.FlagFactorWide))
+	asNumber := func(args []tensor.Tensor) { args[operand.LinearBackwardA].DType = tensor.Float32 }
+	launches, _ = linearCalls(t, d, asNumber, "dh", "a", "h", "da")
+	require.Equal(t, []string{"linear_recurrence_terms_row_resident_bf16", "scan_sum_bf16", "scan_sum_bf16"}, symbolsOf(launches))
+	flags := int64(gpu.FlagOneFactor | gpu.FlagFactorWide | gpu.FlagSecondWide | gpu.FlagNoResult)
+	require.Equal(t, uint64(flags), launches[0].Words[words["flags"]]&uint64(flags|gpu.FlagResultWide))
+}
+
+// The gradient of the terms alone is a recurrence with the same factor in the other direction,
+// unless a state enters or leaves. It alone finds one that runs in the direction of the forward.
+func TestGradientsOfTermsAlone(t *testing.T) {
+	words, _ := coretest.WordsOf[gpu.LinearArgs]()
+	inside, _ := coretest.WordsOf[gpu.Strided]()
+	for _, reverse := range []bool{false, true} {
+		d := scan.LinearRecurrence{Shape: []int64{64, 8192}, AShape: []int64{64, 1}, Dim: 1, Reverse: reverse, DType: tensor.Float32}
+		gradient, _ := linearCalls(t, scan.LinearRecurrenceBackward(d), nil, "dh", "a", "h", "db")
+		forward, _ := linearCalls(t, d, nil, "a", "b", "h")
+		require.Equal(t, []string{"linear_recurrence_one_row_resident_f32"}, symbolsOf(gradient))
+		require.Equal(t, symbolsOf(forward), symbolsOf(gradient))
+		step := words["outputs"] + inside["step"]
+		require.Equal(t, -int64(forward[0].Words[step]), int64(gradient[0].Words[step]))
+		for _, state := range []string{"dfinal_state", "dinitial_state"} {
+			gradient, _ = linearCalls(t, scan.LinearRecurrenceBackward(d), nil, "dh", "a", "h", "db", "initial_state", state)
+			require.Equal(t, []string{"linear_recurrence_backward_row_resident_f32"}, symbolsOf(gradient))
+		}
+	}
 }

@@ -12,10 +12,10 @@ import (
 
 // Scan is the program of a scan on a GPU.
 type Scan struct {
-	Plain       Problem // without indices
-	WithIndices Problem // with indices; of kinds that may have them
-	Special     Problem // of linear recurrences: LinearOneFactor or LinearTerms; without a kind there is none
-	Sums        []Sum   // of linear recurrences: gradients of operands that were broadcast
+	Plain       Problem   // without indices
+	WithIndices Problem   // with indices; of kinds that may have them
+	Special     []Problem // of linear recurrences: the same with other kinds, the first of which that suits a run is taken
+	Sums        []Sum     // of linear recurrences: gradients of operands that were broadcast
 	Shape       []int64
 	Dim         int
 	IsForward   bool    // operands are those of a forward scan, numbered from operand.ForwardX on

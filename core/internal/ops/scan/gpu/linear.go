@@ -14,6 +14,7 @@ type linearRun struct {
 	noResult  bool            // of a gradient: db is left out
 	hasFactor bool            // rows have one factor each, which kernels read in place of a
 	factor    stridedOperands // the factor, in the role of a state that enters
+	plain     [numRoles]int   // numbers of the operands as the kind with a factor for each element has them
 	sums      []sumOfRun
 }
 
@@ -25,34 +26,53 @@ func (s *Scan) factorNumber() int {
 	return operand.LinearBackwardA
 }
 
-// chooseSpecial takes the special kind of the problem, if the run needs it or is faster with it:
-// for one factor in a row of a forward, and for a number of 32 bits or terms beside 16 bits.
+// chooseSpecial takes the first special kind that suits the run.
 func (r *run) chooseSpecial(numbers *[numRoles]int) {
-	special, number := &r.Special, r.factorNumber()
-	if special.Kind == nil || r.Plain.Rows == 0 || r.Plain.Length == 0 {
+	if r.Plain.Rows == 0 || r.Plain.Length == 0 {
 		return
 	}
-	a := &r.args[number]
-	isWide := a.DType.Size() > special.ElementSize
-	if special.Kind.hasOneFactor {
-		isAsked := special.Kernel == r.Plain.Kernel // the kind has the kernel that the caller asks for
-		r.hasFactor = isWide || isAsked && r.hasOneFactor(a)
-	} else {
-		r.hasFactor = isWide
+	first, number := len(r.Plain.Kind.Kernels()), r.factorNumber()
+	for i := range r.Special {
+		special := &r.Special[i]
+		if r.suits(special, numbers) {
+			r.problem, r.firstKernel, r.plain = *special, first, *numbers
+			break
+		}
+		first += len(special.Kind.Kernels())
 	}
-	if !r.hasFactor && (!special.Kind.hasWide || len(r.sums) == 0) {
-		return
-	}
-	r.problem, r.firstKernel = *special, len(r.Plain.Kind.Kernels())
-	if !r.hasFactor {
+	if r.hasFactor = r.problem.Kind.hasOneFactor || r.problem.Kind.hasWide && r.isWide(number); !r.hasFactor {
 		return
 	}
 	only := noNumbers()
-	if only[result], only[suffixIn] = numbers[result], number; special.Kind.hasOneFactor {
-		numbers[saved] = -1
+	if only[result], only[suffixIn] = numbers[result], number; r.problem.Kind.hasOneFactor {
+		numbers[saved], numbers[states], numbers[prefixIn] = -1, -1, -1
 	}
 	r.factor = stridedOf(r.Shape, r.Dim, only, r.args, true)
 }
+
+// suits reports whether a special kind computes the run. A number of 32 bits beside 16 bits needs
+// one, and so do terms of 16 bits. One factor in a row is faster with the kind that has it: in a
+// forward, and in a gradient where db is all that is wanted, and no state enters: it is the
+// recurrence of dh in the other direction.
+func (r *run) suits(special *Problem, numbers *[numRoles]int) bool {
+	a := &r.args[r.factorNumber()]
+	isWide := r.isWide(r.factorNumber())
+	if special.Kind.hasWide {
+		return isWide || len(r.sums) > 0
+	}
+	if !r.IsForward && (r.noResult || numbers[second] >= 0 || numbers[suffixIn] >= 0 || numbers[suffixOut] >= 0) {
+		return false
+	}
+	isNarrow := special.ElementSize < accumulatorBytes
+	isAsked := special.Kernel == r.Plain.Kernel // the kind has the kernel that the caller asks for
+	return (isWide || isAsked && r.hasOneFactor(a)) && !(isNarrow && len(r.sums) > 0)
+}
+
+// accumulatorBytes is the size of the smallest accumulators.
+const accumulatorBytes = 4
+
+// isWide reports whether an operand has the type of accumulators where elements have another one.
+func (r *run) isWide(number int) bool { return r.args[number].DType.Size() > r.Plain.ElementSize }
 
 // hasOneFactor reports whether a is one number along each row, and a kernel may find it by the row.
 func (r *run) hasOneFactor(a *tensor.Tensor) bool {
@@ -75,14 +95,14 @@ func (r *run) needsFactors(c *Config) bool {
 // usePlain takes the kind that reads a factor for each element.
 func (r *run) usePlain(numbers *[numRoles]int) {
 	r.problem, r.firstKernel, r.hasFactor = r.Plain, 0, false
-	numbers[saved] = r.factorNumber()
+	*numbers = r.plain
 }
 
 // linearFlags are the flags of factors and results.
 func (r *run) linearFlags() int64 {
 	flags := flagIf(r.noResult, FlagNoResult)
 	if r.hasFactor {
-		flags |= FlagOneFactor | flagIf(r.args[r.factorNumber()].DType.Size() > r.problem.ElementSize, FlagFactorWide)
+		flags |= FlagOneFactor | flagIf(r.isWide(r.factorNumber()), FlagFactorWide)
 	}
 	if r.problem.Kind.hasWide {
 		flags |= flagIf(r.termsOf(operand.LinearDB) != nil, FlagResultWide) | flagIf(r.termsOf(operand.LinearDA) != nil, FlagSecondWide)
