@@ -71,6 +71,9 @@ constexpr i64 kFactorWide = 131072;
 // Results of a gradient of a linear recurrence are stored as accumulators.
 constexpr i64 kResultWide = 262144;
 constexpr i64 kSecondWide = 524288;
+// The second result is the sum of that of the elements of a row that a warp has, or of a column
+// that a thread has; these sums are its elements along the scanned dim.
+constexpr i64 kSecondSummed = 1048576;
 constexpr int kMaxHeadPositions = 32768;  // positions of a CTA of scan_heads
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.

@@ -196,6 +196,17 @@ struct Linear : SameCarry<LinearMap<A>> {
             }
         }
 
+        // The sum of numbers of elements first .. that exist.
+        template <int COUNT>
+        __device__ A sum_of(int first, const A (&x)[COUNT]) const
+        {
+            A sum = A(0);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i)
+                if (existing >> (first + i) & 1) sum += x[i];
+            return sum;
+        }
+
         // Calls f(factors of elements), which x gives unless the row has one.
         template <typename X, typename F>
         __device__ auto with_factors(const X& x, const F& f) const

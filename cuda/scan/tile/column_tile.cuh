@@ -183,6 +183,20 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             Base::template first<A>(to, offsets.outputs[output], tile)[r * to.step + v * to.stride[0]] = x;
     }
 
+    // Whether the second result is summed over the elements of a column that a thread has.
+    __device__ bool sums_second() const { return K::HAS_WIDE_RESULTS && args.flags & kSecondSummed; }
+
+    // Stores the sums of the second results of the thread, which has a part of each of its columns.
+    __device__ void store_sums(i64 tile, const A (&sum)[W]) const
+    {
+        const Strided& to = args.outputs[kSecond];
+        const i64 part = tile * threads_down() + y;
+        A* q = reinterpret_cast<A*>(to.data) + offsets.outputs[kSecond] + (part - y * R) * to.step;
+#pragma unroll
+        for (int v = 0; v < W; ++v)
+            if (has(v)) q[v * to.stride[0]] = sum[v];
+    }
+
     // Runs a tile, number t of the split: stores dx, or only advances the prefixes or suffixes
     // (upsweeps). Returns the rejections of the thread. ONE: the tile is the whole panel; returns
     // the rejections of the CTA, and stores nothing if they are kRejected.
@@ -286,6 +300,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         if (phase != kUpsweepSuffix) {
             if constexpr (READS_X) rematerialize(xs);
             rematerialize(ys);
+            A sum[W] = {};  // of second results
 #pragma unroll
             for (int v = 0; v < W; ++v) {
                 if (!panel_in_warp())
@@ -295,7 +310,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
 #pragma unroll
                     for (int r = 0; r < N; ++r) {
                         if (is_wide(kResult)) store_accumulator(kResult, tile, n, c * N + r, v, dx[r]);
-                        if (is_wide(kSecond)) (store_accumulator(kSecond, tile, n, c * N + r, v, second[r]), ...);
+                        if (sums_second())
+                            ((sum[v] += c * N + r < n ? second[r] : A(0)), ...);
+                        else if (is_wide(kSecond))
+                            (store_accumulator(kSecond, tile, n, c * N + r, v, second[r]), ...);
                         ys[c * N + r].replace(v, static_cast<T>(dx[r]));
                         (zs[c * N + r].replace(v, static_cast<T>(second[r])), ...);
                     }
@@ -318,6 +336,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             }
             if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult) && !is_wide(kResult)) this->store(ys, tile, n);
             if constexpr (K::HAS_TWO_RESULTS) {
+                if (sums_second()) store_sums(tile, sum);
                 if (has_second && !is_wide(kSecond)) this->store(zs, tile, n, kSecond);
             }
             if constexpr (K::STORES_INDICES) {

@@ -290,6 +290,21 @@ struct RowTile {
         }
     }
 
+    // Whether the second result is summed over the elements of a row that a warp has.
+    __device__ bool sums_second() const { return K::HAS_WIDE_RESULTS && !SEG && args.flags & kSecondSummed; }
+
+    // Stores the sum of the second results of the warp, which has a whole part of the row.
+    __device__ void store_sum(const Span& span, i64 offset, A sum) const
+    {
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) sum += __shfl_down_sync(0xffffffff, sum, d);
+        const Strided& to = args.outputs[kSecond];
+        // Element 0 of the warp may be up to a vector before the part.
+        const i64 part = (span.first + (32 * I - 1)) / (32 * I);
+        if (threadIdx.x % 32 == 0 && span.row0 < args.segments)
+            reinterpret_cast<A*>(to.data)[offset + part * to.step] = sum;
+    }
+
     // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
     // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
     // the fast path rejects a row.
@@ -375,15 +390,21 @@ struct RowTile {
                 thread_scan.before = __shfl_up_sync(0xffffffff, zv(I - 1), 1);
                 if (out.lane() == 0 && span.first > 0 && span.hi > 0) thread_scan.before = widen<A>(*z.element(-1));
             }
+            A sum = A(0);  // of second results
             thread_scan.finish(
                 scan.suffix_after(suffix), thread.xv(), thread.yv(), thread.segment_heads(),
                 [&](int u, const A(&dx)[V], const A(&second)[V]) {
                     if (is_wide(kResult)) store_accumulators(kResult, span, offsets.outputs[kResult], u, dx);
-                    if (is_wide(kSecond)) store_accumulators(kSecond, span, offsets.outputs[kSecond], u, second);
+                    if (sums_second()) {
+                        if constexpr (K::HAS_WIDE_RESULTS) sum += thread_scan.template sum_of<V>(u * V, second);
+                    } else if (is_wide(kSecond)) {
+                        store_accumulators(kSecond, span, offsets.outputs[kSecond], u, second);
+                    }
                     ys[u] = out.packed(dx);
                     zs[u] = out.packed(second);
                 },
                 zv);
+            if (sums_second()) store_sum(span, offsets.outputs[kSecond], sum);
             if (has_second && !is_wide(kSecond))
                 IO(args, args.outputs[kSecond], span, offsets.outputs[kSecond]).store(zs, smem);
         } else {

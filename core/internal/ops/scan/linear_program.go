@@ -46,8 +46,11 @@ func (p *linearProblem) compiler(isBackward bool) func(*ops.Problem, int, bool, 
 func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference ops.Preference) error {
 	kind, special := gpu.Linear, []*gpu.Kind{gpu.LinearOneFactor}
 	if l.isBackward {
-		if kind = gpu.LinearBackward; l.DType.Size() == 2 {
+		switch kind = gpu.LinearBackward; {
+		case l.DType.Size() == 2:
 			special = append(special, gpu.LinearTerms)
+		case l.DType == tensor.Float32 && l.NumSequences == nil:
+			special = append(special, gpu.LinearRowSums)
 		}
 	}
 	if l.NumSequences != nil {
@@ -135,8 +138,8 @@ func (l *linearProgram) Tasks(args []tensor.Tensor) int64 {
 	return l.host.Tasks(args[operand.LinearH], &args[operand.LinearSeqlens])
 }
 
-// Symbols are the kernels of the kind, those of special kinds, scan_sum if gradients are summed, and
-// gpu.LastKernels.
+// Symbols are the kernels of the kind, those of special kinds, scan_sum if gradients are summed,
+// and gpu.LastKernels.
 func (l *linearProgram) Symbols() (list []launch.Symbol) {
 	kinds := []*gpu.Kind{l.gpu.Plain.Kind}
 	for i := range l.gpu.Special {

@@ -177,15 +177,15 @@ func TestSumsOfGradients(t *testing.T) {
 			if sums++; sums == 1 {
 				words, _ := coretest.WordsOf[gpu.SumArgs]()
 				terms := int64(launches[l].Words[words["terms"]])
-				for k := range n {
-					m.workspace[terms+k] = float64(k%1000 + 1)
-					expected[uint64(int64(da.Data)+8*at(c.shape, ownStrides, k))] += float64(k%1000 + 1)
-				}
-				scanWords, _ := coretest.WordsOf[gpu.LinearArgs]()
 				if n > 0 {
+					scanWords, _ := coretest.WordsOf[gpu.LinearArgs]()
 					second := launches[l-1].Words[scanWords["outputs"]+sizeOfStrided():]
 					require.Equal(t, launches[l].Words[words["workspace"]], second[0], "terms are in the workspace")
-					require.GreaterOrEqual(t, int64(second[1]), terms, name)
+					require.Equal(t, int64(second[1]), terms, name)
+				}
+				for k := range n {
+					m.workspace[terms+placeOfTerm(c.shape, int(d.Dim), k, launches, l-1)] += float64(k%1000 + 1)
+					expected[uint64(int64(da.Data)+8*at(c.shape, ownStrides, k))] += float64(k%1000 + 1)
 				}
 			}
 			m.run(&launches[l])
@@ -193,6 +193,29 @@ func TestSumsOfGradients(t *testing.T) {
 		require.NotZero(t, sums, name)
 		require.Equal(t, expected, m.to, name)
 	}
+}
+
+// placeOfTerm is where a kernel stores term k among the terms: at k, or in the sum of a group of a
+// row. Groups follow each other, each with a number of every row.
+func placeOfTerm(shape []int64, dim int, k int64, launches []coretest.FakeLaunch, scan int) int64 {
+	words, _ := coretest.WordsOf[gpu.LinearArgs]()
+	get := func(name string) int64 { return int64(launches[scan].Words[words[name]]) }
+	if get("flags")&gpu.FlagSecondSummed == 0 {
+		return k
+	}
+	groups := get("splits") * get("tilesPerSplit")
+	switch {
+	case get("threadsDown") > 0:
+		groups *= get("threadsDown")
+	case get("warpsPerRow") > 0:
+		groups = get("warpsPerRow")
+	default:
+		groups *= int64(launches[scan].Block) / 32
+	}
+	inner, _ := tensor.Product(shape[dim+1:])
+	outer, _ := tensor.Product(shape[:dim])
+	row, position := k/inner/shape[dim]*inner+k%inner, k/inner%shape[dim]
+	return position*groups/shape[dim]*outer*inner + row
 }
 
 // at is the offset of a linear index over a shape, the last dimension fastest.
@@ -209,20 +232,27 @@ func TestTermsOfGradients(t *testing.T) {
 	d := scan.LinearRecurrenceBackward{Shape: []int64{64, 4096}, AShape: []int64{64, 1}, Dim: 1, DType: tensor.BFloat16}
 	words, _ := coretest.WordsOf[gpu.LinearArgs]()
 	launches, plan := linearCalls(t, d, nil, "dh", "a", "h", "da", "db")
-	require.Equal(t, []string{"linear_recurrence_terms_row_resident_bf16", "scan_sum_bf16", "scan_sum_bf16"}[:len(launches)], symbolsOf(launches))
-	require.Equal(t, uint64(gpu.FlagSecondWide), launches[0].Words[words["flags"]]&(gpu.FlagResultWide|gpu.FlagSecondWide|gpu.FlagOneFactor))
+	require.Equal(t, []string{"linear_recurrence_terms_row_resident_bf16", "scan_sum_bf16"}, symbolsOf(launches))
+	require.NotZero(t, launches[0].Words[words["flags"]]&gpu.FlagVectorized, "sums are not read in vectors")
+	flags := uint64(gpu.FlagOneFactor | gpu.FlagFactorWide | gpu.FlagSecondWide | gpu.FlagSecondSummed | gpu.FlagNoResult | gpu.FlagResultWide)
+	require.Equal(t, uint64(gpu.FlagSecondWide|gpu.FlagSecondSummed), launches[0].Words[words["flags"]]&flags)
 	require.GreaterOrEqual(t, plan.WorkspaceSize(), int64(4*64*4096))
 	launches, _ = linearCalls(t, d, nil, "dh", "a", "h", "db")
 	require.Equal(t, []string{"linear_recurrence_one_row_resident_bf16"}, symbolsOf(launches))
 	d.AShape = []int64{4096}
 	launches, _ = linearCalls(t, d, nil, "dh", "a", "h", "db")
 	require.Equal(t, []string{"linear_recurrence_backward_row_resident_bf16"}, symbolsOf(launches))
+	launches, _ = linearCalls(t, d, nil, "dh", "a", "h", "da")
+	require.Equal(t, uint64(gpu.FlagSecondWide|gpu.FlagNoResult), launches[0].Words[words["flags"]]&flags)
+	d.DType = tensor.Float32
+	launches, _ = linearCalls(t, d, nil, "dh", "a", "h", "da")
+	require.Equal(t, "linear_recurrence_backward_row_resident_f32", launches[0].Symbol, "accumulators are elements")
+	d.DType = tensor.BFloat16
 	d.AShape = []int64{}
 	asNumber := func(args []tensor.Tensor) { args[operand.LinearBackwardA].DType = tensor.Float32 }
 	launches, _ = linearCalls(t, d, asNumber, "dh", "a", "h", "da")
-	require.Equal(t, []string{"linear_recurrence_terms_row_resident_bf16", "scan_sum_bf16", "scan_sum_bf16"}, symbolsOf(launches))
-	flags := int64(gpu.FlagOneFactor | gpu.FlagFactorWide | gpu.FlagSecondWide | gpu.FlagNoResult)
-	require.Equal(t, uint64(flags), launches[0].Words[words["flags"]]&uint64(flags|gpu.FlagResultWide))
+	require.Equal(t, []string{"linear_recurrence_terms_row_resident_bf16", "scan_sum_bf16"}, symbolsOf(launches))
+	require.Equal(t, flags&^gpu.FlagResultWide, launches[0].Words[words["flags"]]&flags)
 }
 
 // The gradient of the terms alone is a recurrence with the same factor in the other direction,

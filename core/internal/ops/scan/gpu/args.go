@@ -42,6 +42,9 @@ const (
 	// Results of a gradient of a linear recurrence are stored as accumulators.
 	FlagResultWide
 	FlagSecondWide
+	// The second result is the sum of that of the elements of a row that a warp has, or of a column
+	// that a thread has; these sums are its elements along the scanned dim.
+	FlagSecondSummed
 )
 
 // Launches that prepare and finish a scan.

@@ -45,7 +45,7 @@ type Kind struct {
 	states       [2]stateSizes // with float32 and with float64 accumulators
 	isLinear     bool          // a linear recurrence, or its gradient
 	hasOneFactor bool          // of all elements of a row of a linear recurrence, which is read in place of a
-	hasWide      bool          // results may be stored as accumulators, and a row may have one factor
+	hasWide      bool          // results may be accumulators or sums of groups of elements, and a row may have one factor
 	isPacked     bool          // rows are packed sequences
 	// The kind computes so much that row_pipelined is faster than row_tiled also for many rows that
 	// are read once (1024 rows of 65536 on an H200).
@@ -347,11 +347,14 @@ var (
 
 	// LinearTerms is the gradient of a linear recurrence of 16 bits whose results may be terms of
 	// sums, or whose factor is a number of 32 bits.
-	LinearTerms = linearTerms()
+	LinearTerms = linearTerms(generalKernels)
+
+	// LinearRowSums is LinearTerms of float32, for sums along rows.
+	LinearRowSums = linearTerms(generalKernels[1:])
 )
 
-func linearTerms() *Kind {
+func linearTerms(kernels []string) *Kind {
 	k := *LinearBackward
-	k.SymbolPrefix, k.Image, k.kernels, k.hasWide = "linear_recurrence_terms", "scan_linear_terms", generalKernels, true
+	k.SymbolPrefix, k.Image, k.kernels, k.hasWide = "linear_recurrence_terms", "scan_linear_terms", kernels, true
 	return &k
 }

@@ -74,6 +74,7 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 	if r.IsReversed {
 		r.operands.reverse(p, &c)
 	}
+	r.sumGroups(&c)
 	if byIndices || c.Cooperative {
 		if err := r.clear((c.FlagBytes + statusTotalBytes(p, &c)) / 16); err != nil {
 			return err
@@ -132,7 +133,7 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 	}
 	layout := layoutOf(p, &r.operands)
 	c := Select(p, &layout)
-	if r.needsFactors(&c) {
+	if r.isUnsuited(&c) {
 		r.usePlain(numbers)
 		return r.configure(numbers)
 	}

@@ -51,20 +51,21 @@ func (r *run) chooseSpecial(numbers *[numRoles]int) {
 }
 
 // suits reports whether a special kind computes the run. A number of 32 bits beside 16 bits needs
-// one, and so do terms of 16 bits. One factor in a row is faster with the kind that has it: in a
-// forward, and in a gradient where db is all that is wanted, and no state enters: it is the
-// recurrence of dh in the other direction.
+// one, and so do terms of 16 bits. Terms that are summed along rows are fewer with the kind that
+// sums them. One factor in a row is faster with the kind that has it: in a forward, and in a
+// gradient where db is all that is wanted and no state enters or leaves, which is the recurrence of
+// dh in the other direction.
 func (r *run) suits(special *Problem, numbers *[numRoles]int) bool {
 	a := &r.args[r.factorNumber()]
-	isWide := r.isWide(r.factorNumber())
+	isWide, isNarrow := r.isWide(r.factorNumber()), special.ElementSize < accumulatorBytes
+	isAsked := special.Kernel == r.Plain.Kernel // the kind has the kernel that the caller asks for
 	if special.Kind.hasWide {
-		return isWide || len(r.sums) > 0
+		s := r.termsOf(operand.LinearDA)
+		return isWide || isNarrow && len(r.sums) > 0 || isAsked && s != nil && isReduced(r.Shape, s.Shape, r.Dim)
 	}
 	if !r.IsForward && (r.noResult || numbers[second] >= 0 || numbers[suffixIn] >= 0 || numbers[suffixOut] >= 0) {
 		return false
 	}
-	isNarrow := special.ElementSize < accumulatorBytes
-	isAsked := special.Kernel == r.Plain.Kernel // the kind has the kernel that the caller asks for
 	return (isWide || isAsked && r.hasOneFactor(a)) && !(isNarrow && len(r.sums) > 0)
 }
 
@@ -79,10 +80,15 @@ func (r *run) hasOneFactor(a *tensor.Tensor) bool {
 	return len(r.Shape) > 0 && a.ElementStrides()[r.Dim] == 0 && r.Plain.Rows <= math.MaxUint32
 }
 
-// needsFactors reports whether a kernel has several rows in a warp, whose factors differ.
-func (r *run) needsFactors(c *Config) bool {
-	if !r.hasFactor || c.RowsPerWarp == 0 || !r.problem.Kind.hasOneFactor {
+// isUnsuited reports whether a kernel has several rows in a warp, for which a special kind was no
+// good choice: their factors differ, or it does not sum their terms.
+func (r *run) isUnsuited(c *Config) bool {
+	kind := r.problem.Kind
+	if c.RowsPerWarp == 0 || !kind.hasOneFactor && !kind.hasWide {
 		return false
+	}
+	if kind.hasWide {
+		return !r.hasFactor && r.problem.ElementSize >= accumulatorBytes
 	}
 	for _, stride := range r.factor.stride[suffixIn][:r.factor.dims] {
 		if stride != 0 {
@@ -105,7 +111,10 @@ func (r *run) linearFlags() int64 {
 		flags |= FlagOneFactor | flagIf(r.isWide(r.factorNumber()), FlagFactorWide)
 	}
 	if r.problem.Kind.hasWide {
-		flags |= flagIf(r.termsOf(operand.LinearDB) != nil, FlagResultWide) | flagIf(r.termsOf(operand.LinearDA) != nil, FlagSecondWide)
+		flags |= flagIf(r.termsOf(operand.LinearDB) != nil, FlagResultWide)
+		if s := r.termsOf(operand.LinearDA); s != nil {
+			flags |= FlagSecondWide | flagIf(s.hasGroups, FlagSecondSummed)
+		}
 	}
 	return flags
 }

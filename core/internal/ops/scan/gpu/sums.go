@@ -6,6 +6,7 @@ package gpu
 import (
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -44,7 +45,7 @@ func PlaceSums(sums []Sum, shape []int64, bytes, accumulatorBytes, numSMs int64)
 	terms, _ := tensor.Product(shape)
 	for i := range sums {
 		s := &sums[i]
-		s.division = divideSum(shape, s.Shape, numSMs)
+		s.division = divideSum(contiguousTerms(shape, s.Shape), numSMs)
 		s.terms = place(terms)
 		if d := &s.division; d.chunks > 1 {
 			s.partial = place(d.kept * d.chunks)
@@ -53,22 +54,38 @@ func PlaceSums(sums []Sum, shape []int64, bytes, accumulatorBytes, numSMs int64)
 	return bytes
 }
 
+// termDim is a dimension of terms, of more than one element.
+type termDim struct {
+	dim            int // of the scan
+	extent, stride int64
+	isReduced      bool
+}
+
+// contiguousTerms are the dimensions of contiguous terms of a gradient, fastest first.
+func contiguousTerms(shape, own []int64) (dims []termDim) {
+	strides := tensor.Compact(shape)
+	for d := len(shape) - 1; d >= 0; d-- {
+		if shape[d] != 1 {
+			dims = append(dims, termDim{d, shape[d], strides[d], isReduced(shape, own, d)})
+		}
+	}
+	return dims
+}
+
 // isReduced reports whether dimension d of a shape is summed for an operand of another shape.
 func isReduced(shape, own []int64, d int) bool {
 	lead := len(shape) - len(own)
 	return d < lead || own[d-lead] != shape[d]
 }
 
-// divideSum divides the sums of an operand of a shape among CTAs.
-func divideSum(shape, own []int64, numSMs int64) sumDivision {
-	d := sumDivision{kept: 1, reduced: 1}
-	for k, extent := range shape {
-		switch {
-		case extent == 1:
-		case isReduced(shape, own, k):
-			d.reduced, d.keptIsInner = d.reduced*extent, false
-		default:
-			d.kept, d.keptIsInner = d.kept*extent, true
+// divideSum divides the sums of terms among CTAs.
+func divideSum(dims []termDim, numSMs int64) sumDivision {
+	d := sumDivision{kept: 1, reduced: 1, keptIsInner: len(dims) > 0 && !dims[0].isReduced}
+	for k := range dims {
+		if dims[k].isReduced {
+			d.reduced *= dims[k].extent
+		} else {
+			d.kept *= dims[k].extent
 		}
 	}
 	var down int64 // threads of a sum
@@ -100,7 +117,7 @@ func (r *run) storeTerms() {
 	for i := range r.Sums {
 		s := &r.Sums[i]
 		if t := &r.args[s.Operand]; t.Given() {
-			r.sums = append(r.sums, sumOfRun{s, *t})
+			r.sums = append(r.sums, sumOfRun{Sum: *s, to: *t, dims: contiguousTerms(r.Shape, s.Shape)})
 			*t = tensor.Tensor{Data: r.workspace, DType: t.DType.Accumulator(), Device: t.Device, NDim: int32(len(r.Shape)), Present: 1}
 			copy(t.Shape[:], r.Shape)
 			copy(t.Strides[:], tensor.Compact(r.Shape))
@@ -108,10 +125,52 @@ func (r *run) storeTerms() {
 	}
 }
 
-// sumOfRun is a sum, and the gradient that takes it.
+// sumOfRun is a sum, the gradient that takes it, and the dimensions of its terms, fastest first.
 type sumOfRun struct {
-	*Sum
-	to tensor.Tensor
+	Sum
+	to        tensor.Tensor
+	dims      []termDim
+	hasGroups bool // terms are sums of groups of elements
+}
+
+// sumGroups lets a kernel sum the terms of da along rows, if da is and the kernel is able to: a
+// warp stores one number of its row, and a thread of column_tiled one of each of its columns.
+func (r *run) sumGroups(c *Config) {
+	s := r.termsOf(operand.LinearDA)
+	if !r.problem.Kind.hasWide || s == nil || c.RowsPerWarp > 0 || r.problem.Length == 1 || !isReduced(r.Shape, s.Shape, r.Dim) {
+		return
+	}
+	o, stride := &r.operands, int64(1)
+	dims := []termDim{}
+	for _, d := range fastestFirst(r.Shape, r.Dim, r.args[o.numbers[result]].Strides[:]) {
+		dims = append(dims, termDim{d, r.Shape[d], stride, isReduced(r.Shape, s.Shape, d)})
+		stride *= r.Shape[d]
+	}
+	groups := c.groups()
+	dims = append(dims, termDim{r.Dim, groups, stride, true})
+	division := divideSum(dims, r.problem.Device.NumSMs)
+	if stride*groups+division.kept*division.chunks > r.problem.Rows*r.problem.Length { // the terms take less
+		return
+	}
+	s.dims, s.division, s.partial, s.hasGroups = dims, division, s.terms+stride*groups, true
+	o.sumsSecond, o.first[second], o.step[second], stride = true, s.terms, stride, 1
+	for k := range o.dims {
+		o.stride[second][k] = stride
+		stride *= o.extent[k]
+	}
+}
+
+// groups is the number of groups of elements of a row whose terms are summed: those of a warp, or
+// of a thread of column_tiled.
+func (c *Config) groups() int64 {
+	switch tiles := c.Splits * c.TilesPerSplit; {
+	case c.ThreadsDown > 0:
+		return tiles * c.ThreadsDown
+	case c.WarpsPerRow > 0:
+		return c.WarpsPerRow
+	default:
+		return tiles * c.Block / warpThreads
+	}
 }
 
 // termsOf is the sum whose terms are the operand of a number; nil: it is an operand of the caller.
@@ -153,7 +212,7 @@ func (r *run) launchSum(s *sumOfRun, d *sumDivision, isLast bool) error {
 	}
 	a.kept, a.reduced, a.chunk, a.chunks, a.across = d.kept, d.reduced, d.chunk, d.chunks, d.across
 	a.keptIsInner = flagIf(d.keptIsInner, 1)
-	a.setDims(r.Shape, s)
+	a.setDims(s, len(r.Shape)-len(s.Shape))
 	if isLast && s.division.chunks > 1 {
 		a.terms = s.partial
 		a.setChunks(d)
@@ -164,30 +223,27 @@ func (r *run) launchSum(s *sumOfRun, d *sumDivision, isLast bool) error {
 	return r.queue.Submit(len(r.queue.Kernels)-LastKernels-1, num.CeilDiv(d.kept, d.across)*d.chunks, launch.BlockThreads)
 }
 
-// setDims describes contiguous terms. Dimensions that are one in the terms and the sums are merged.
-func (a *SumArgs) setDims(shape []int64, s *sumOfRun) {
-	lead, strides, to := len(shape)-len(s.Shape), tensor.Compact(shape), s.to.ElementStrides()
-	last := -1 // the dimension before in this order
-	for d := len(shape) - 1; d >= 0; d-- {
-		if shape[d] == 1 {
+// setDims describes terms. Dimensions that are one in the terms and the sums are merged. The
+// gradient lacks the first `lead` dimensions.
+func (a *SumArgs) setDims(s *sumOfRun, lead int) {
+	to := s.to.ElementStrides()
+	for _, d := range s.dims {
+		if d.isReduced {
+			if k := a.reducedDims - 1; k >= 0 && d.stride == a.reducedStride[k]*a.reducedExtent[k] {
+				a.reducedExtent[k] *= d.extent
+				continue
+			}
+			a.reducedExtent[a.reducedDims], a.reducedStride[a.reducedDims] = d.extent, d.stride
+			a.reducedDims++
 			continue
 		}
-		reduced := isReduced(shape, s.Shape, d)
-		continues := last >= 0 && isReduced(shape, s.Shape, last) == reduced
-		if reduced {
-			if k := a.reducedDims - 1; continues {
-				a.reducedExtent[k] *= shape[d]
-			} else {
-				a.reducedExtent[k+1], a.reducedStride[k+1] = shape[d], strides[d]
-				a.reducedDims++
-			}
-		} else if k := a.keptDims - 1; continues && to[d-lead] == a.toStride[k]*a.keptExtent[k] {
-			a.keptExtent[k] *= shape[d]
-		} else {
-			a.keptExtent[k+1], a.keptStride[k+1], a.toStride[k+1] = shape[d], strides[d], to[d-lead]
-			a.keptDims++
+		toStride := to[d.dim-lead]
+		if k := a.keptDims - 1; k >= 0 && d.stride == a.keptStride[k]*a.keptExtent[k] && toStride == a.toStride[k]*a.keptExtent[k] {
+			a.keptExtent[k] *= d.extent
+			continue
 		}
-		last = d
+		a.keptExtent[a.keptDims], a.keptStride[a.keptDims], a.toStride[a.keptDims] = d.extent, d.stride, toStride
+		a.keptDims++
 	}
 }
 
