@@ -27,10 +27,11 @@ var visible = map[string][]string{
 	"scan/pipeline":      {"common", "scan/state"},
 	"scan/row":           {"common", "scan/state", "scan/tile", "scan/pipeline"},
 	"scan/column":        {"common", "scan/state", "scan/tile", "scan/pipeline"},
+	"scan/sums.cuh":      {"common", "scan/args.gen.cuh"},
 	"scan/kinds":         {"common", "scan/state", "scan/sequences.cuh", "scan/tile"},
 	"scan/records.cuh":   {"scan/row", "scan/column"},
 	"scan/export.cuh":    {"common", "scan/row", "scan/column", "scan/records.cuh"},
-	"scan":               {"scan/export.cuh", "scan/kinds", "scan/sequences.cuh"}, // the .cu files
+	"scan":               {"scan/export.cuh", "scan/kinds", "scan/sequences.cuh", "scan/sums.cuh"}, // the .cu files
 }
 
 // Every include is written from this folder, names a file, and runs the way that `visible` says.

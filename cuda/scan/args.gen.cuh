@@ -69,6 +69,15 @@ constexpr i64 kInitialWide = 8192;
 constexpr i64 kExclusive = 16384;
 // rows: of the scanned operand, the element at the next position is read
 constexpr i64 kReadsNext = 32768;
+// Linear recurrences: a row has one factor, and it has the type of accumulators.
+constexpr i64 kOneFactor = 65536;
+constexpr i64 kFactorWide = 131072;
+// Results of a gradient of a linear recurrence are stored as accumulators.
+constexpr i64 kResultWide = 262144;
+constexpr i64 kSecondWide = 524288;
+// The second result is the sum of that of the elements of a row that a warp has, or of a column
+// that a thread has; these sums are its elements along the scanned dim.
+constexpr i64 kSecondSummed = 1048576;
 constexpr int kMaxHeadPositions = 32768;  // positions of a CTA of scan_heads
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
@@ -130,6 +139,11 @@ struct LinearArgs : ScanArgs {
     Strided initial;  // of a gradient: the initial state
     Bounds bounds;
     i64 rows;  // linear_pass: rows of the operands
+    // The factor of a row, if kOneFactor is set. It has dims of its own, in the order of the
+    // operands, so that it does not keep theirs from being merged.
+    Strided factor;
+    i64 factor_dims;
+    i64 factor_extent[7];
 };
 
 // HeadsArgs is the argument of scan_heads. Bound k is position k of the kernel order or, reversed,
@@ -139,6 +153,25 @@ struct HeadsArgs {
     i64 n, positions;  // positions: of a CTA, a multiple of 32
     i64 is_reversed, is_chunk;  // isChunk: the first position is a head only if it is a bound
     unsigned* heads;
+};
+
+// SumArgs is the argument of scan_sum, which sums terms over some of their dims. Terms and partial
+// sums are accumulators in the workspace; dims are in the order of the terms, fastest first.
+struct SumArgs {
+    char* workspace;
+    i64 terms, partial;  // where they begin [accumulators]
+    char* to;  // the sums [elements]; 0: partial sums are stored, [chunk][kept]
+    i64 kept, reduced;  // sums; terms of a sum
+    i64 chunk, chunks;  // terms of a sum that a CTA adds; their number
+    i64 across;  // sums of a CTA; the other threads of a sum take adjacent terms of it
+    i64 kept_is_inner;  // adjacent threads take adjacent sums, not terms of a sum
+    i64 kept_dims;
+    i64 kept_extent[8];
+    i64 kept_stride[8];  // of terms
+    i64 to_stride[8];
+    i64 reduced_dims;
+    i64 reduced_extent[8];
+    i64 reduced_stride[8];
 };
 
 // FillArgs is the argument of scan_fill: ScanArgs with n, dims, extent and the output alone, in the
@@ -399,6 +432,28 @@ struct LinearBackwardTuning {
 };
 
 struct LinearBackwardTuning::Packed : LinearBackwardTuning {
+    // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
+    static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
+};
+
+struct LinearOneFactorTuning {
+    static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {3, 3, 3};
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
+    static constexpr int ROW_TILED_VECTORS[] = {2, 4, 2};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 4};
+    static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
+    static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
+    static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
+    static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
+    static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
+
+    struct Packed;
+};
+
+struct LinearOneFactorTuning::Packed : LinearOneFactorTuning {
     // a prefix and a suffix, with accumulators of 4 and of 8 bytes [bytes]
     static constexpr int STATE_BYTES[2][2] = {{0, 16}, {0, 24}};
 };

@@ -63,3 +63,12 @@ constexpr bool has_listed_states()
 #define EXPORT_COLUMN_CLUSTER(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_column_cluster_##name, kColumnClusterThreads, \
         1, Kind<A>::Args, column_cluster<Kind<A>, T>(args))
+
+// Linear recurrences of packed sequences.
+#define EXPORT_PACKED_LINEAR(name, T, A, kind, Kind) \
+    EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
+        kTiledCTAsPerSM, LinearArgs, row_tiled<Kind<A>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
+        1, LinearArgs, row_resident<Kind<A>, T>(args)) \
+    EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
+        kTiledCTAsPerSM, LinearArgs, column_tiled<Kind<A>, T>(args))

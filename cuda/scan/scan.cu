@@ -4,6 +4,7 @@
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/indices.cuh"
 #include "scan/sequences.cuh"
+#include "scan/sums.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumextremum, Cumextremum)
@@ -31,3 +32,7 @@ EXPORT_THREADS(scan_heads, kBlockThreads, 1, HeadsArgs, store_heads(args))
 #define EXPORT_FILL(name, T, A, ...) \
     EXPORT_THREADS(scan_fill_##name, kBlockThreads, 1, FillArgs, fill_ends<T>(args))
 FOR_EACH_FLOAT(EXPORT_FILL)
+
+#define EXPORT_SUM(name, T, A, ...) \
+    EXPORT(scan_sum_##name, 4, SumArgs, sum_terms<T, A>(args))
+FOR_EACH_FLOAT(EXPORT_SUM)

@@ -13,13 +13,6 @@ FOR_EACH_FLOAT(EXPORT_KIND, linear_recurrence_backward, LinearBackward)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, linear_recurrence_backward, LinearBackward)
 FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, linear_recurrence_backward, LinearBackward)
 
-#define EXPORT_PACKED_LINEAR(name, T, A, kind, Kind) \
-    EXPORT_THREADS(kind##_packed_row_tiled_##name, kRowResidentThreads, \
-        kTiledCTAsPerSM, LinearArgs, row_tiled<Kind<A>, T>(args)) \
-    EXPORT_THREADS(kind##_packed_row_resident_##name, kRowResidentThreads, \
-        1, LinearArgs, row_resident<Kind<A>, T>(args)) \
-    EXPORT_THREADS(kind##_packed_column_tiled_##name, kColumnThreads, \
-        kTiledCTAsPerSM, LinearArgs, column_tiled<Kind<A>, T>(args))
 FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence, PackedLinear)
 FOR_EACH_FLOAT(EXPORT_PACKED_LINEAR, linear_recurrence_backward, PackedLinearBackward)
 

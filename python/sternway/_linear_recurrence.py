@@ -209,7 +209,7 @@ def linear_recurrence(
     underflow where h does not.
 
     Args:
-        a: the factors, an array of b's dtype that broadcasts with b, or a number; on CUDA no number beside 16 bits.
+        a: the factors, an array of b's dtype that broadcasts with b, or a number, which keeps its precision beside 16 bits.
         b: the terms; float32, float64, float16 or bfloat16. The broadcast shape has up to 8 dimensions.
         dim: the dimension along which states follow each other; a negative one counts from the end.
         initial_state: h before the first position, of h's shape without dim; with cu_seqlens, the number of sequences takes

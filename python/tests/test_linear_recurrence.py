@@ -171,9 +171,9 @@ def test_factors_that_grow() -> None:
     assert torch.isfinite(sw.linear_recurrence(a, b)).all()
 
 
-def test_a_number_keeps_its_precision() -> None:
+def test_a_number_keeps_its_precision(device: str) -> None:
     """0.999 is no bfloat16."""
-    h = sw.linear_recurrence(0.999, torch.ones(1000, dtype=BF16))
+    h = sw.linear_recurrence(0.999, torch.ones(1000, dtype=BF16, device=device))
     assert abs(float(h[-1]) - (1 - 0.999**1000) / 0.001) < 4
 
 
@@ -184,6 +184,65 @@ def test_bounds_that_do_not_rise(bounds: list[int]) -> None:
     )
     with pytest.raises(sw.InvalidProblemError, match=f"cu_seqlens .* got {bounds[wrong]} at position {wrong}"):
         sw.linear_recurrence(0.5, torch.ones(4), cu_seqlens=torch.tensor(bounds))
+
+
+BROADCAST = {
+    "whole": (6, 300, 40),
+    "number": (),
+    "one": (1, 1, 1),
+    "first": (6, 1, 1),
+    "second": (300, 1),
+    "third": (40,),
+    "outer": (6, 300, 1),
+}
+ROWS = pairwise(TOLERANCES, BROADCAST, ("whole", "third", "second"), (0, 1, 2), BOOLS, BOOLS, BOOLS)
+
+
+@pytest.mark.parametrize(("dtype", "of_a", "of_b", "dim", "packed", "reverse", "has_gaps"), ROWS)
+def test_broadcast_operands(
+    device: str, dtype: torch.dtype, of_a: str, of_b: str, dim: int, packed: bool, reverse: bool, has_gaps: bool
+) -> None:
+    """As if they were expanded, in float64. It alone finds a factor of another row, and terms that are summed as 16 bits."""
+    generator, shape = torch.Generator().manual_seed(0), BROADCAST["whole"]
+    a = torch.rand(BROADCAST[of_a], generator=generator, dtype=F64).to(F32 if of_a == "number" and dtype != F64 else dtype)
+    b, dh, h = (torch.randn(s, generator=generator, dtype=F64).to(dtype) for s in (BROADCAST[of_b], shape, shape))
+    cu = torch.tensor([0, 1, 1, shape[dim] // 2, shape[dim]]) if packed else None
+    how = {"dim": dim, "reverse": reverse}
+    whole, terms = a.double().expand(shape), b.double().expand(shape)
+    true_h = sw.linear_recurrence(whole, terms, cu_seqlens=cu, **how)
+    gradients = sw.linear_recurrence_backward(dh.double(), whole, h.double(), cu_seqlens=cu, **how)
+    sizes = sw.linear_recurrence_backward(dh.double().abs(), whole, h.double().abs(), cu_seqlens=cu, **how)
+    if packed:
+        how["cu_seqlens"] = cu.to(device)
+    a, b, dh, h = (x.to(device) for x in (a, b, dh, h))
+    if torch.broadcast_shapes(a.shape, b.shape) == shape:
+        found = sw.linear_recurrence(a, b, **how)
+        tolerance = TOLERANCES[dtype]
+        torch.testing.assert_close(found.double().cpu(), true_h, rtol=tolerance, atol=8 * tolerance)
+    out = None
+    if has_gaps:
+        out = [
+            torch.full([2 * n for n in x.shape], NAN, dtype=dtype, device=device)[(slice(None, None, 2),) * x.dim()]
+            for x in (a, b)
+        ]
+    found = sw.linear_recurrence_backward(dh, a, h, a_shape=a.shape, b_shape=b.shape, out=out, **how)
+    for grad, true, size, like in zip(found, gradients, sizes, (a, b), strict=True):
+        true, size = true.sum_to_size(like.shape), size.sum_to_size(like.shape)
+        error = (grad.double().cpu() - true).abs()
+        least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        assert (error <= TOLERANCES[dtype] * true.abs() + TOLERANCES[F64 if dtype == F64 else F32] * size + least).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4)])
+def test_gradients_of_no_elements(device: str, shape: tuple[int, ...]) -> None:
+    """Sums of no terms are 0. It alone finds ones that are left as they were."""
+    x, state = torch.ones(shape, device=device), torch.ones(shape[0], device=device)
+    out = [torch.full(s, NAN, device=device) for s in ((), (shape[1],), (shape[0],))]
+    sw.linear_recurrence_backward(
+        x, 0.5, x, initial_state=state, dfinal_state=3 * state, a_shape=(), b_shape=shape[1:],
+        needs=("da", "db", "dinitial_state"), out=out,
+    )  # fmt: skip
+    assert [y.tolist() for y in out] == [0.0, [0.0] * shape[1], [3.0] * shape[0]]
 
 
 SHAPES = [((3, 1), (3, 5)), ((5,), (3, 5)), ((), (3, 5)), ((3, 5), (5,)), ((2, 1, 5), (3, 1)), ((1, 1), (3, 5))]

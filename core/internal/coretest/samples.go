@@ -34,8 +34,7 @@ func Samples() []ops.Descriptor {
 		}
 		samples = append(samples, scan.ScanBackward(d))
 	}
-	samples = append(samples, scan.LinearRecurrence{Shape: shape, Dim: 0, Reverse: true, BShape: []int64{1, 6}})
-	for _, d := range []scan.LinearRecurrence{{Shape: shape, Dim: -1}, {Shape: []int64{}}} {
+	for _, d := range []scan.LinearRecurrence{{Shape: shape, Dim: 0, Reverse: true, BShape: []int64{1, 6}}, {Shape: shape, Dim: -1}, {Shape: []int64{}}} {
 		samples = append(samples, d, scan.LinearRecurrenceBackward(d))
 	}
 	return append(samples, scan.Scan{Kind: "cumprod", Shape: []int64{}}, scan.ScanBackward{Kind: "cumprod", Shape: []int64{}})

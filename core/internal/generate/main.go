@@ -33,7 +33,7 @@ var headers = map[string]header{
 	},
 	"cuda/scan/args.gen.cuh": {
 		sources: []string{"core/internal/ops/scan/gpu/tuning.go", "core/internal/ops/scan/gpu/args.go"},
-		structs: []any{gpu.Strided{}, gpu.ScanArgs{}, gpu.CarryArgs{}, gpu.Bounds{}, gpu.LinearArgs{}, gpu.HeadsArgs{}, gpu.FillArgs{}, gpu.ClearArgs{}}, tail: scanTuning,
+		structs: []any{gpu.Strided{}, gpu.ScanArgs{}, gpu.CarryArgs{}, gpu.Bounds{}, gpu.LinearArgs{}, gpu.HeadsArgs{}, gpu.SumArgs{}, gpu.FillArgs{}, gpu.ClearArgs{}}, tail: scanTuning,
 	},
 }
 

@@ -287,9 +287,10 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             if constexpr (K::HAS_BASE) thread[v].base = base[v];
             if constexpr (K::READS_RECORDS) thread[v].records = known.at[v];
             if constexpr (K::HAS_SEQUENCES) {
-                thread[v].locate(first_row + v, args.n - rows + warp * R);
-                if (!has(v)) thread[v].heads = thread[v].tails = 0;
-                if (v == 0 && thread[v].without_decay()) replace_rows(xs, thread[v].without_decay(), T());
+                thread[v].template locate<T>(first_row + v, args.n - rows + warp * R, has(v));
+                if constexpr (READS_X) {
+                    if (v == 0 && thread[v].without_decay()) replace_rows(xs, thread[v].without_decay(), T());
+                }
             }
             if constexpr (K::STORES_INDICES) thread[v].position = args.n - rows + warp * R, thread[v].end = args.n;
             if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffixes.at[v] = thread[v].suffix(xv(v), yv(v), segment_heads);

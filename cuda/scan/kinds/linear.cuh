@@ -5,11 +5,11 @@
 // where u is the gradient of the state before a position. Both are kinds without a prefix: their
 // suffix is the map of the state that enters elements on the right, which is h for the recurrence,
 // whose positions run against scan order (forward.cuh), and u for the gradient. x is a; y is b, or
-// dh.
+// dh. A kind with one factor for all elements of a row reads it in place of x.
 #pragma once
 
 #include "scan/kinds/cumprod_extended.cuh"
-#include "scan/sequences.cuh"
+#include "scan/kinds/linear_states.cuh"
 #include "scan/state/heads.cuh"
 
 // State -> m 2^e state + b, where m is 0, an infinity, NaN, or has 1 <= |m| < 2. The factor of many
@@ -53,100 +53,57 @@ struct LinearMap {
     }
 };
 
-// A state of an operand: of a row and, if rows are packed, of a sequence.
-struct StateNumber {
-    i64 row, sequence;
+// One factor of all elements of a thread.
+template <typename A, typename S>
+struct OneFactor {
+    using Stored = S;
+    A factor;
+
+    __device__ A operator()(int) const { return factor; }
 };
 
-// The sequence of a position. Wrong bounds give some sequence.
-__device__ inline i64 sequence_of(const LinearArgs& args, i64 position)
-{
-    if (args.flags & kReversed) position = args.n - 1 - position;
-    i64 begin = 0, end = args.bounds.count - 1;  // bounds[begin] <= position < bounds[end], if they rise
-#pragma unroll 1
-    while (end - begin > 1) {
-        const i64 middle = begin + (end - begin) / 2;
-        (bound_at(args.bounds, middle) <= position ? begin : end) = middle;
+// The same, but 1 for elements that do not exist, which pass states on, and 0 for those that cut.
+template <typename A, typename S>
+struct MaskedFactor {
+    using Stored = S;
+    A factor;
+    unsigned existing, zeros;  // bits of elements
+
+    __device__ A operator()(int i) const
+    {
+        return zeros >> i & 1 ? A(0) : existing >> i & 1 ? factor : A(1);
     }
-    return begin;
-}
+};
 
-// The element of a state. The host refuses rows that 32 bits do not number: a 64-bit division is a
-// call, which spills registers.
-__device__ inline i64 state_offset(const ScanArgs& args, const Strided& state, StateNumber number)
-{
-    i64 offset = state.first + number.sequence * state.step;
-    if (args.dims <= 1) return offset + number.row * state.stride[0];
-    unsigned index = static_cast<unsigned>(number.row);
-#pragma unroll 1
-    for (int d = 0; d < args.dims; ++d) {
-        const unsigned extent = static_cast<unsigned>(args.extent[d]), rest = index / extent;
-        offset += (index - rest * extent) * state.stride[d];
-        index = rest;
-    }
-    return offset;
-}
+// One factor, or one for each element.
+template <typename A, typename X>
+struct EitherFactor {
+    using Stored = typename X::Stored;
+    MaskedFactor<A, Stored> one;
+    const X& x;
+    bool is_one;
 
-// A state, of type A or of the type S of elements.
-template <typename A, typename S>
-__device__ A load_state(const ScanArgs& args, const Strided& state, StateNumber number, bool is_wide)
-{
-    const i64 at = state_offset(args, state, number);
-    return is_wide ? reinterpret_cast<const A*>(state.data)[at]
-                   : widen<A>(reinterpret_cast<const S*>(state.data)[at]);
-}
+    __device__ A operator()(int i) const { return is_one ? one(i) : x(i); }
+};
 
-template <typename A, typename S>
-__device__ void store_state(const ScanArgs& args, const Strided& to, StateNumber number, bool is_wide, A state)
-{
-    const i64 at = state_offset(args, to, number);
-    if (is_wide)
-        reinterpret_cast<A*>(to.data)[at] = state;
-    else
-        reinterpret_cast<S*>(to.data)[at] = static_cast<S>(state);
-}
-
-// Passes on the states of sequences without positions. A thread has one.
-template <typename A, typename S>
-__device__ void pass_states(const LinearArgs& args)
-{
-    const i64 i = static_cast<i64>(blockIdx.x) * kBlockThreads + threadIdx.x, sequence = i / args.rows,
-              row = i - sequence * args.rows;
-    if (sequence >= max(args.bounds.count - 1, i64(1))) return;
-    const bool is_empty = args.bounds.count
-                              ? bound_at(args.bounds, sequence) == bound_at(args.bounds, sequence + 1)
-                              : args.n == 0;
-    if (!is_empty) return;
-    const A state = args.state_in.data
-                        ? load_state<A, S>(args, args.state_in, {row, sequence}, args.flags & kStateInWide)
-                        : A(0);
-    store_state<A, S>(args, args.state_out, {row, sequence}, args.flags & kStateOutWide, state);
-}
-
-// Not inlined where a thread has a state for each of its elements.
-template <typename A, typename S>
-__device__ __noinline__ A load_some_state(const ScanArgs& args, const Strided& state, StateNumber number, bool is_wide)
-{
-    return load_state<A, S>(args, state, number, is_wide);
-}
-template <typename A, typename S>
-__device__ __noinline__ void store_some_state(
-    const ScanArgs& args, const Strided& to, StateNumber number, bool is_wide, A state)
-{
-    store_state<A, S>(args, to, number, is_wide, state);
-}
+// Where factors are: x has one for each element; a row has one; or args.flags say which, and also
+// whether results are stored as accumulators.
+enum class Factors { EACH, ONE, EITHER_WIDE };
 
 // PACKED: rows are packed sequences, each with states of its own. The step of a state is the
 // distance of sequences.
-template <typename A, bool GRADIENT, bool PACKED = false>
+template <typename A, bool GRADIENT, bool PACKED = false, Factors FACTORS = Factors::EACH>
 struct Linear : SameCarry<LinearMap<A>> {
+    static constexpr bool HAS_ONE = FACTORS == Factors::ONE, MAY_HAVE_ONE = FACTORS != Factors::EACH;
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, IS_FORWARD = true, HAS_SEQUENCES = true,
-                          HAS_TWO_RESULTS = GRADIENT, READS_HEADS = PACKED;
+                          HAS_TWO_RESULTS = GRADIENT, READS_HEADS = PACKED, STRIPED_ROWS = false,
+                          HAS_WIDE_RESULTS = FACTORS == Factors::EITHER_WIDE;
     using Args = LinearArgs;
-    using GeneralTuning = std::conditional_t<GRADIENT, LinearBackwardTuning, LinearTuning>;
+    using GeneralTuning = std::conditional_t<
+        HAS_ONE, LinearOneFactorTuning, std::conditional_t<GRADIENT, LinearBackwardTuning, LinearTuning>>;
     using Tuning = std::conditional_t<PACKED, typename GeneralTuning::Packed, GeneralTuning>;
     using Number = A;
-    using Value = A;
+    using Value = std::conditional_t<HAS_ONE, void, A>;
     using Prefix = NoPrefix;
     using Suffix = LinearMap<A>;
 
@@ -183,24 +140,89 @@ struct Linear : SameCarry<LinearMap<A>> {
         // the position of element 0.
         i64 offset;
         A before;    // gradient: h of the element before element 0
+        A factor;           // MAY_HAVE_ONE: of all elements
+        unsigned existing;  // MAY_HAVE_ONE: bits of elements that exist
+
+        static constexpr unsigned ALL = ~0u >> (32 - I);
 
         __device__ void begin(const ScanArgs& a) { args = &static_cast<const LinearArgs&>(a); }
 
         static __device__ unsigned bit_at(i64 i) { return i >= 0 && i < I ? 1u << i : 0; }
-        // Element 0 has this position in a row.
-        __device__ void locate(i64 in_row, i64 position)
+        // Element 0 has this position in a row of elements of type T.
+        template <typename T>
+        __device__ void locate(i64 in_row, i64 position, bool exists)
         {
             row = in_row;
+            unsigned own = 0;  // that exist
+            if constexpr (PACKED || MAY_HAVE_ONE)
+                own = bits_between(
+                    static_cast<int>(min(max(-position, i64(0)), i64(I))),
+                    static_cast<int>(min(max(args->n - position, i64(0)), i64(I))));
+            if constexpr (MAY_HAVE_ONE) existing = own;
             if constexpr (PACKED) {
                 offset = position;
-                const int begin = static_cast<int>(min(max(-position, i64(0)), i64(I))),
-                          end = static_cast<int>(min(max(args->n - position, i64(0)), i64(I)));
-                const unsigned own = static_cast<unsigned>((i64(1) << end) - (i64(1) << begin));  // that exist
                 heads = heads_at<I>(*args, position) & own;
                 tails = heads_at<I>(*args, position + 1) & own;
             } else {
                 heads = bit_at(-position);
                 tails = bit_at(args->n - 1 - position);
+            }
+            if (!exists) heads = tails = 0;
+            load_factor<T>(exists);
+        }
+
+        // Several rows, of which the first one begins `from_row` elements before element 0; bits of
+        // the elements that begin and end them, and that exist.
+        template <typename T>
+        __device__ void locate_rows(
+            i64 first_row, int from_row, unsigned beginning, unsigned ending, unsigned that_exist, bool exists)
+        {
+            row = first_row, offset = from_row;
+            heads = beginning, tails = ending, existing = that_exist;
+            load_factor<T>(exists);
+        }
+
+        __device__ bool has_one_factor() const { return HAS_ONE || args->flags & kOneFactor; }
+
+        // Several rows have the same factor.
+        template <typename T>
+        __device__ void load_factor(bool exists)
+        {
+            if constexpr (MAY_HAVE_ONE) {
+                factor = A(1);
+                if (!exists || !has_one_factor()) return;
+                const i64 at = row_offset(0, args->factor, args->factor_dims, args->factor_extent, row);
+                factor = args->flags & kFactorWide ? reinterpret_cast<const A*>(args->factor.data)[at]
+                                                   : widen<A>(reinterpret_cast<const T*>(args->factor.data)[at]);
+            }
+        }
+
+        // The sum of numbers of elements first .. that exist.
+        template <int COUNT>
+        __device__ A sum_of(int first, const A (&x)[COUNT]) const
+        {
+            A sum = A(0);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i)
+                if (existing >> (first + i) & 1) sum += x[i];
+            return sum;
+        }
+
+        // Calls f(factors of elements), which x gives unless the row has one.
+        template <typename X, typename F>
+        __device__ auto with_factors(const X& x, const F& f) const
+        {
+            using S = typename X::Stored;
+            if constexpr (!MAY_HAVE_ONE) {
+                return f(x);
+            } else {
+                const MaskedFactor<A, S> masked = {factor, existing, without_decay()};
+                if constexpr (HAS_ONE) {
+                    if (!SEG && existing == ALL && !masked.zeros) return f(OneFactor<A, S>{factor});  // most threads
+                    return f(masked);
+                } else {
+                    return f(EitherFactor<A, X>{masked, x, has_one_factor()});
+                }
             }
         }
 
@@ -250,7 +272,23 @@ struct Linear : SameCarry<LinearMap<A>> {
         template <typename X, typename Y>
         __device__ Suffix suffix(const X& x, const Y& y, unsigned) const
         {
-            return SEG && args->state_in.data ? map<true>(x, y) : map<false>(x, y);
+            return with_factors(x, [&](const auto& factors) {
+                return SEG && args->state_in.data ? map<true>(factors, y) : map<false>(factors, y);
+            });
+        }
+
+        // The map of I elements that have one factor, without their terms.
+        static __device__ Suffix power(A factor)
+        {
+            Suffix all = {factor, A(0), 0};
+            if (sizeof(A) == 8 && fabs(factor) < A(0x1p-1022)) all = {factor * 0x1p64, A(0), -64};
+            all.normalize();
+#pragma unroll
+            for (int count = 1; count < I; count *= 2) {
+                all.m *= all.m, all.e += all.e;
+                all.normalize();
+            }
+            return all;
         }
 
         template <bool HAS_STATE_IN, typename X, typename Y>
@@ -258,7 +296,9 @@ struct Linear : SameCarry<LinearMap<A>> {
         {
             using S = typename X::Stored;
             constexpr int REACH = sizeof(A) == 4 ? 4 : 1;  // factors whose product stays in the range of float64
+            constexpr bool IS_ONE = __is_same(X, OneFactor<A, S>);
             Suffix all = Suffix::identity();
+            if constexpr (IS_ONE) all = power(x(0));
             bool resets = tails != 0;
             if (!SEG && tails) all.b = state_in<S>(0);
 #pragma unroll
@@ -267,6 +307,7 @@ struct Linear : SameCarry<LinearMap<A>> {
                 if (SEG && tails >> i & 1) all.b = HAS_STATE_IN ? state_in<S>(i) : A(0);
                 resets = resets || factor == A(0);
                 all.b = step(factor, y(i), all.b);
+                if constexpr (IS_ONE) continue;
                 if constexpr (REACH == 1) {
                     Suffix one = {factor, A(0), 0};
                     if (fabs(factor) < A(0x1p-1022)) one = {factor * 0x1p64, A(0), -64};
@@ -287,10 +328,12 @@ struct Linear : SameCarry<LinearMap<A>> {
         __device__ void finish(
             const Suffix& after, const X& x, const Y& y, unsigned, const Store& store, const Z& z = Z()) const
         {
-            if (SEG && (args->state_in.data || args->state_out.data || args->initial.data))
-                apply<true>(after.b, x, y, z, store);
-            else
-                apply<false>(after.b, x, y, z, store);
+            with_factors(x, [&](const auto& factors) {
+                if (SEG && (args->state_in.data || args->state_out.data || args->initial.data))
+                    apply<true>(after.b, factors, y, z, store);
+                else
+                    apply<false>(after.b, factors, y, z, store);
+            });
         }
 
         // STATES: of SEG, whether any state enters or leaves rows.
@@ -339,3 +382,11 @@ template <typename A>
 using PackedLinear = Linear<A, false, true>;
 template <typename A>
 using PackedLinearBackward = Linear<A, true, true>;
+template <typename A>
+using LinearOneFactor = Linear<A, false, false, Factors::ONE>;
+template <typename A>
+using PackedLinearOneFactor = Linear<A, false, true, Factors::ONE>;
+template <typename A>
+using LinearTerms = Linear<A, true, false, Factors::EITHER_WIDE>;
+template <typename A>
+using PackedLinearTerms = Linear<A, true, true, Factors::EITHER_WIDE>;

@@ -242,8 +242,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (K::HAS_BASE) own.thread.base = base;
         if constexpr (K::HAS_SEQUENCES) {
-            own.thread.locate(segment, first_position(t) + static_cast<int>(threadIdx.x) * I);
-            if (const unsigned bits = own.thread.without_decay()) replace_elements(own.xs, bits, T());
+            own.thread.template locate<T>(segment, first_position(t) + static_cast<int>(threadIdx.x) * I, true);
+            if constexpr (READS_X) {
+                if (const unsigned bits = own.thread.without_decay()) replace_elements(own.xs, bits, T());
+            }
         }
         if constexpr (K::STORES_INDICES) {
             own.thread.position = first_position(t) + static_cast<int>(threadIdx.x) * I;

@@ -58,14 +58,15 @@
 //                          ThreadScan::records, carried_record: which elements are records, and
 //                          the position of the record before the thread; set by `finish`
 //                          (store_indices.cuh)
-//     HAS_SEQUENCES        states enter and leave rows (linear.cuh): ThreadScan::locate(row,
-//                          position of element 0), called after `begin`, or with SEG the members
-//                          heads, tails, row and offset
+//     HAS_SEQUENCES        states enter and leave rows (linear.cuh): ThreadScan::locate<T>(row,
+//                          position of element 0, whether the row exists), called after `begin`,
+//                          or with SEG locate_rows<T>
 //     READS_HEADS          the heads of packed sequences are read (heads.cuh); ThreadScan is that
 //                          of a segmented scan, whatever SEG is
 //     HAS_TWO_RESULTS      a third input kStates, z, and a second output kSecond;
 //                          ThreadScan::before: the z before element 0; finish(.., store, z) calls
 //                          store(c, results, second results)
+//     HAS_WIDE_RESULTS     flags say whether a result is stored as a Number, not as an element
 //     Value is i64         index_of(args, position), and ThreadScan::records or
 //                          ThreadScan::find_records(...), which sets it from indices
 //                          (indices.cuh, ColumnTile)
@@ -89,6 +90,12 @@
 
 #include "scan/state/operands.cuh"
 #include "scan/state/elements.cuh"
+
+// The bits from `begin` to end - 1, which are at most 32.
+__device__ inline unsigned bits_between(int begin, int end)
+{
+    return static_cast<unsigned>((i64(1) << end) - (i64(1) << begin));
+}
 
 // The bits below the lowest set bit; all bits if none is set.
 template <typename B>
@@ -196,6 +203,7 @@ struct KindDefaults {
     static constexpr bool READS_HEADS = false;  // heads of packed sequences (heads.cuh)
     static constexpr bool HAS_EXCLUSIVE = false;  // the scan may be exclusive (exclusive.cuh)
     static constexpr bool HAS_TWO_RESULTS = false;  // a third input and a second output of elements
+    static constexpr bool HAS_WIDE_RESULTS = false;  // outputs may have the type of accumulators
 
     // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in
     // `finish`, to save registers.

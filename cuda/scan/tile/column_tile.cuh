@@ -169,6 +169,34 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         __syncthreads();
     }
 
+    // Whether an output has the type of accumulators.
+    __device__ bool is_wide(int output) const
+    {
+        return K::HAS_WIDE_RESULTS && args.flags & (output == kResult ? kResultWide : kSecondWide);
+    }
+
+    // Stores a number of row r, of n, and column v of the thread as an accumulator.
+    __device__ void store_accumulator(int output, i64 tile, int n, int r, int v, A x) const
+    {
+        const Strided& to = args.outputs[output];
+        if (r < n && has(v))
+            Base::template first<A>(to, offsets.outputs[output], tile)[r * to.step + v * to.stride[0]] = x;
+    }
+
+    // Whether the second result is summed over the elements of a column that a thread has.
+    __device__ bool sums_second() const { return K::HAS_WIDE_RESULTS && args.flags & kSecondSummed; }
+
+    // Stores the sums of the second results of the thread, which has a part of each of its columns.
+    __device__ void store_sums(i64 tile, const A (&sum)[W]) const
+    {
+        const Strided& to = args.outputs[kSecond];
+        const i64 part = tile * threads_down() + y;
+        A* q = reinterpret_cast<A*>(to.data) + offsets.outputs[kSecond] + (part - y * R) * to.step;
+#pragma unroll
+        for (int v = 0; v < W; ++v)
+            if (has(v)) q[v * to.stride[0]] = sum[v];
+    }
+
     // Runs a tile, number t of the split: stores dx, or only advances the prefixes or suffixes
     // (upsweeps). Returns the rejections of the thread. ONE: the tile is the whole panel; returns
     // the rejections of the CTA, and stores nothing if they are kRejected.
@@ -224,9 +252,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             }
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::HAS_SEQUENCES) {
-                thread[v].locate(row_of_column(min(x * W + v, last_column())), first_row);
-                if (!has(v)) thread[v].heads = thread[v].tails = 0;
-                if (v == 0 && thread[v].without_decay()) replace_rows(xs, thread[v].without_decay(), T());
+                thread[v].template locate<T>(row_of_column(min(x * W + v, last_column())), first_row, has(v));
+                if constexpr (READS_X) {
+                    if (v == 0 && thread[v].without_decay()) replace_rows(xs, thread[v].without_decay(), T());
+                }
             }
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
@@ -267,6 +296,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         if (phase != kUpsweepSuffix) {
             if constexpr (READS_X) rematerialize(xs);
             rematerialize(ys);
+            A sum[W] = {};  // of second results
 #pragma unroll
             for (int v = 0; v < W; ++v) {
                 if (!panel_in_warp())
@@ -275,6 +305,11 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 const auto store = [&](int c, const A(&dx)[N], const auto&... second) {
 #pragma unroll
                     for (int r = 0; r < N; ++r) {
+                        if (is_wide(kResult)) store_accumulator(kResult, tile, n, c * N + r, v, dx[r]);
+                        if (sums_second())
+                            ((sum[v] += c * N + r < n ? second[r] : A(0)), ...);
+                        else if (is_wide(kSecond))
+                            (store_accumulator(kSecond, tile, n, c * N + r, v, second[r]), ...);
                         ys[c * N + r].replace(v, static_cast<T>(dx[r]));
                         (zs[c * N + r].replace(v, static_cast<T>(second[r])), ...);
                     }
@@ -295,9 +330,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 rejections = __syncthreads_or(rejections & kRejectMagnitude) ? block_rejections(rejections) : 0;
                 if (rejections == kRejected) return rejections;
             }
-            if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult)) this->store(ys, tile, n);
+            if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult) && !is_wide(kResult)) this->store(ys, tile, n);
             if constexpr (K::HAS_TWO_RESULTS) {
-                if (has_second) this->store(zs, tile, n, kSecond);
+                if (sums_second()) store_sums(tile, sum);
+                if (has_second && !is_wide(kSecond)) this->store(zs, tile, n, kSecond);
             }
             if constexpr (K::STORES_INDICES) {
                 i64* to = Base::template first<i64>(args.outputs[kIndices], offsets.outputs[kIndices], tile);

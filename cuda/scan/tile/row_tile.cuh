@@ -118,21 +118,47 @@ struct RowTile {
     __device__ void locate(ThreadScan& thread, const Span& span, unsigned heads) const
     {
         const int own = threadIdx.x % 32 * I;
-        if constexpr (SEG) {
-            thread.heads = from_lane(heads, threadIdx.x % 32);
-            thread.tails = from_lane(segment_tails_of(span), threadIdx.x % 32);
-            thread.row = span.row0, thread.offset = own - span.lo;
-        } else {
-            thread.locate(span.row0, span.first + own);
-            if (span.hi <= span.lo) thread.heads = thread.tails = 0;
-        }
+        const bool exists = span.lo < span.hi;
+        if constexpr (SEG)
+            thread.template locate_rows<T>(
+                span.row0, own - span.lo, from_lane(heads, threadIdx.x % 32),
+                from_lane(segment_tails_of(span), threadIdx.x % 32), existing_elements(span), exists);
+        else
+            thread.template locate<T>(span.row0, span.first + own, exists);
     }
 
     // Bit mask of the elements of this thread that exist.
     __device__ unsigned existing_elements(const Span& span) const
     {
-        const int own = threadIdx.x % 32 * I, end = max(min(span.hi - own, I), 0), begin = max(span.lo - own, 0);
-        return (1u << end) - 1 & ~((1u << begin) - 1);
+        const int own = threadIdx.x % 32 * I, end = max(min(span.hi - own, I), 0);
+        return bits_between(min(max(span.lo - own, 0), end), end);
+    }
+
+    // Whether an output has the type of accumulators.
+    __device__ bool is_wide(int output) const
+    {
+        return K::HAS_WIDE_RESULTS && args.flags & (output == kResult ? kResultWide : kSecondWide);
+    }
+
+    // Stores vector u of a thread as accumulators.
+    __device__ void store_accumulators(int output, const Span& span, i64 offset, int u, const A (&x)[V]) const
+    {
+        const WarpTransposeIO<A, 1> to(args, args.outputs[output], span, offset);
+        constexpr int W = 16 / sizeof(A);  // a vector has as many accumulators, or fewer
+        const int first = static_cast<int>(threadIdx.x % 32) * I + u * V;
+        if (to.vectorizable && first >= span.lo && first + V <= span.hi) {
+#pragma unroll
+            for (int k = 0; k < V; k += W) {
+                Words<A, W> word;
+#pragma unroll
+                for (int v = 0; v < W; ++v) word.set(v, x[k + (to.backward() ? W - 1 - v : v)]);
+                word.store(to.vector((first + k) / W));
+            }
+            return;
+        }
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (first + v >= span.lo && first + v < span.hi) *to.element(first + v) = x[v];
     }
 
     // In an exclusive scan, replaces the last element of each row or packed sequence.
@@ -265,6 +291,21 @@ struct RowTile {
         }
     }
 
+    // Whether the second result is summed over the elements of a row that a warp has.
+    __device__ bool sums_second() const { return K::HAS_WIDE_RESULTS && !SEG && args.flags & kSecondSummed; }
+
+    // Stores the sum of the second results of the warp, which has a whole part of the row.
+    __device__ void store_sum(const Span& span, i64 offset, A sum) const
+    {
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) sum += __shfl_down_sync(0xffffffff, sum, d);
+        const Strided& to = args.outputs[kSecond];
+        // Element 0 of the warp may be up to a vector before the part.
+        const i64 part = (span.first + (32 * I - 1)) / (32 * I);
+        if (threadIdx.x % 32 == 0 && span.row0 < args.segments)
+            reinterpret_cast<A*>(to.data)[offset + part * to.step] = sum;
+    }
+
     // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
     // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
     // the fast path rejects a row.
@@ -277,10 +318,12 @@ struct RowTile {
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const T pad = static_cast<T>(READS_X ? K::pad(args) : A(0));
-        if (K::HAS_SEQUENCES && x.repeats())
-            x.repeat(xs, pad);
-        else if constexpr (READS_X)
-            x.start(xs, pad);
+        if constexpr (READS_X) {
+            if (K::HAS_SEQUENCES && x.repeats())
+                x.repeat(xs, pad);
+            else
+                x.start(xs, pad);
+        }
         if (!prefix_only && y.repeats())
             y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
@@ -300,7 +343,7 @@ struct RowTile {
         if constexpr (K::HAS_SEQUENCES) locate(thread_scan, span, thread.first_heads);
         if constexpr (READS_X) x.finish(xs, smem, pad);
         if constexpr (READS_X) leave_out_ends(span, xs, pad);
-        if constexpr (K::HAS_SEQUENCES) {
+        if constexpr (K::HAS_SEQUENCES && READS_X) {
             if (const unsigned bits = thread_scan.without_decay()) replace_elements(xs, bits, T());
         }
         if constexpr (INDEX) find_records(thread_scan, span, offsets.inputs[kSaved]);
@@ -348,14 +391,23 @@ struct RowTile {
                 thread_scan.before = __shfl_up_sync(0xffffffff, zv(I - 1), 1);
                 if (out.lane() == 0 && span.first > 0 && span.hi > 0) thread_scan.before = widen<A>(*z.element(-1));
             }
+            A sum = A(0);  // of second results
             thread_scan.finish(
                 scan.suffix_after(suffix), thread.xv(), thread.yv(), thread.segment_heads(),
                 [&](int u, const A(&dx)[V], const A(&second)[V]) {
+                    if (is_wide(kResult)) store_accumulators(kResult, span, offsets.outputs[kResult], u, dx);
+                    if (sums_second()) {
+                        if constexpr (K::HAS_WIDE_RESULTS) sum += thread_scan.template sum_of<V>(u * V, second);
+                    } else if (is_wide(kSecond)) {
+                        store_accumulators(kSecond, span, offsets.outputs[kSecond], u, second);
+                    }
                     ys[u] = out.packed(dx);
                     zs[u] = out.packed(second);
                 },
                 zv);
-            if (has_second) IO(args, args.outputs[kSecond], span, offsets.outputs[kSecond]).store(zs, smem);
+            if (sums_second()) store_sum(span, offsets.outputs[kSecond], sum);
+            if (has_second && !is_wide(kSecond))
+                IO(args, args.outputs[kSecond], span, offsets.outputs[kSecond]).store(zs, smem);
         } else {
             thread_scan.finish(
                 scan.suffix_after(suffix), thread.xv(), thread.yv(), thread.segment_heads(),
@@ -365,7 +417,7 @@ struct RowTile {
             if (!is_fast(thread_scan, span, thread.yv(), thread.segment_heads())) return kRejected;  // ys holds dx
         }
         if constexpr (READS_X) leave_out_ends(span, ys, T());  // of a gradient, the last result is 0
-        if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult))
+        if (!K::HAS_TWO_RESULTS || !(args.flags & kNoResult) && !is_wide(kResult))
             out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         if constexpr (K::STORES_INDICES) {
             if (ThreadScan::stores_indices(args)) store_indices(thread_scan, span, offsets.outputs[kIndices]);

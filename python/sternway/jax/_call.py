@@ -163,11 +163,6 @@ def _cuda_devices() -> tuple[str, ...]:
         return ()
 
 
-def has_cuda_devices() -> bool:
-    """Whether a program of this process may run on CUDA, where some plans take fewer problems than on the CPU."""
-    return bool(_cuda_devices())
-
-
 @functools.lru_cache(maxsize=1024)
 def _selectable(plan_type: PlanType, problem: str, devices: tuple[str, ...]) -> bool:
     """Whether every device has kernels. Where one has none, runs on CUDA devices go through the host, with a warning."""

@@ -22,7 +22,7 @@ from .._linear_recurrence import (
 from .._linear_recurrence_backward import OUTPUTS, LinearRecurrenceBackwardDescriptor, LinearRecurrenceBackwardPlan
 from .._sequences import count_sequences
 from .._types import LinearGradient
-from ._call import Array, Shaped, has_cuda_devices, run
+from ._call import Array, Shaped, run
 from ._mesh import arrays
 from ._options import axis_of, flag
 from ._rules import Function, accumulator, batched, differentiable, each_example, given, instantiated, leading, summed
@@ -59,15 +59,11 @@ def _forward_kernel(r: _Recurrence) -> Function:
     """h and the final state, of a, b, the initial state and the bounds of sequences."""
 
     def call(a: Array, b: Array, state: Array | None, bounds: Array | None) -> tuple[Array, Array]:
-        if a.dtype != b.dtype and (
-            a.size != 1 or has_cuda_devices()
-        ):  # plans take one float32 number beside 16 bits, on the CPU
+        if a.dtype != b.dtype and a.size != 1:  # plans take one float32 number beside 16 bits
             h, final = call(a, b.astype(a.dtype), None if state is None else state.astype(a.dtype), bounds)
             return h.astype(b.dtype), final
         shape, dtype = jnp.broadcast_shapes(a.shape, b.shape), b.dtype.name
         of_states = state_shape(shape, r.axis, count_sequences(_NAME, bounds)), final_dtype(dtype)
-        if 0 in shape and has_cuda_devices():  # the kernels have no rows, or rows without positions
-            return jnp.zeros(shape, dtype), jnp.zeros(*of_states) if state is None else state.astype(of_states[1])
         problem = LinearRecurrenceDescriptor(*_fields(r, shape, dtype, a.shape, b.shape, state, bounds))
         inputs = {"a": a, "b": b, "initial_state": state, "cu_seqlens": bounds}
         h, final = run(LinearRecurrencePlan, problem, inputs, {"h": (shape, dtype), "final_state": of_states})
@@ -102,16 +98,11 @@ def _backward_kernel(g: _Gradient) -> Function:
 
     def call(dh: Array, dfinal: Array | None, a: Array, h: Array, state: Array | None, bounds: Array | None) -> Any:
         shaped = _shaped(g, dh, a, state)
-        is_mixed, is_broadcast = a.dtype != dh.dtype, not a.shape == g.b_shape == dh.shape
-        if 0 in dh.shape and has_cuda_devices():  # the kernels have no rows, or rows without positions
-            return _of_no_positions(shaped, dfinal)
-        if (is_mixed and ("da" in g.needs or a.size != 1)) or (has_cuda_devices() and (is_mixed or is_broadcast)):
-            # Plans round da to the dtype of h. Plans for CUDA take one dtype and one shape.
+        if a.dtype != dh.dtype and ("da" in g.needs or a.size != 1):  # plans round da to the dtype of h
             wide = accumulator(dh.dtype)
-            whole, state = jnp.broadcast_to(a, dh.shape), None if state is None else state.astype(wide)
-            operands = dh.astype(wide), dfinal, whole.astype(wide), h.astype(wide), state, bounds
-            grads = _backward_kernel(g._replace(b_shape=dh.shape))(*operands)
-            return tuple(summed(x, shape).astype(dtype) for x, (shape, dtype) in zip(grads, shaped.values(), strict=True))
+            state = None if state is None else state.astype(wide)
+            grads = _backward_kernel(g)(dh.astype(wide), dfinal, a.astype(wide), h.astype(wide), state, bounds)
+            return tuple(x.astype(dtype) for x, (_, dtype) in zip(grads, shaped.values(), strict=True))
         fields = _fields(g.recurrence, dh.shape, dh.dtype.name, a.shape, g.b_shape, state, bounds)
         problem = LinearRecurrenceBackwardDescriptor(*fields)
         inputs = {"dh": dh, "a": a, "h": h, "initial_state": state, "dfinal_state": dfinal, "cu_seqlens": bounds}

@@ -21,7 +21,8 @@ type linearProgram struct {
 	host       host.Linear
 	gpu        *gpu.Scan // nil: compiled for the CPU
 	kernel     string
-	workspace  int64 // bytes
+	// Workspace [bytes]: in all, and without the terms of sums.
+	workspace, scanWorkspace int64
 }
 
 // compiler returns the function that compiles the problem for a device.
@@ -41,43 +42,88 @@ func (p *linearProblem) compiler(isBackward bool) func(*ops.Problem, int, bool, 
 }
 
 // compileCUDA selects the kernel for contiguous operands, and a workspace that suffices for every
-// layout.
+// layout, and for the terms of gradients that are summed.
 func (l *linearProgram) compileCUDA(problem *ops.Problem, numSMs int, preference ops.Preference) error {
-	kind := gpu.Linear
+	kind, special := gpu.Linear, []*gpu.Kind{gpu.LinearOneFactor}
 	if l.isBackward {
-		kind = gpu.LinearBackward
+		switch kind = gpu.LinearBackward; {
+		case l.DType.Size() == 2:
+			special = append(special, gpu.LinearTerms)
+		case l.DType == tensor.Float32 && l.NumSequences == nil:
+			special = append(special, gpu.LinearRowSums)
+		}
 	}
 	if l.NumSequences != nil {
 		kind = gpu.Packed[kind]
-	}
-	n, _ := tensor.Product(l.Shape)
-	aSize, _ := tensor.Product(l.aShape)
-	bSize, _ := tensor.Product(l.bShape)
-	switch {
-	case l.isBackward && (aSize != n || bSize != n):
-		return errs.New(errs.Unsupported, l.op, "a_shape and b_shape", "the shape of dh on a GPU",
-			tensor.ShapeText(l.aShape)+" and "+tensor.ShapeText(l.bShape), "expand the operands, and sum the gradients")
+		for i := range special {
+			special[i] = gpu.Packed[special[i]]
+		}
 	}
 	// Kernels scan from the last position to the first: those of the recurrence read it reversed.
 	l.gpu = &gpu.Scan{
 		Plain: problemOf(kind, problem, &l.host.Scan, numSMs, preference),
-		Shape: l.Shape, Dim: l.dim, IsForward: !l.isBackward, IsReversed: l.Reverse == l.isBackward,
+		Shape: l.Shape, Dim: l.dim, IsForward: !l.isBackward, IsReversed: l.Reverse == l.isBackward, Sums: l.sums(),
 	}
 	p := &l.gpu.Plain
 	if asked := preference.Kernel; asked != "" && (!kind.HasKernel(asked) || !gpu.SupportsLength(p, asked)) {
 		return errs.New(errs.Unsupported, l.op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
 	}
-	others := slices.Delete(slices.Clone(l.Shape), l.dim, min(l.dim+1, len(l.Shape)))
-	if l.workspace = gpu.MaxWorkspaceBytes(p, others); preference.MaxWorkspace != nil && l.workspace > *preference.MaxWorkspace && preference.Kernel == "" {
+	if l.selectStatic(special); preference.MaxWorkspace != nil && l.workspace > *preference.MaxWorkspace && preference.Kernel == "" {
 		p.GeneralOnly = true
-		l.workspace = gpu.MaxWorkspaceBytes(p, others)
+		l.selectStatic(special)
 	}
-	p.Workspace = l.workspace
 	if l.kernel = p.Kernel; l.kernel == "" {
 		layout := gpu.ContiguousLayout(p)
 		l.kernel = gpu.Select(p, &layout).Kernel
 	}
 	return nil
+}
+
+// selectStatic sets the workspace, and the problems of special kinds.
+func (l *linearProgram) selectStatic(special []*gpu.Kind) {
+	p, others := &l.gpu.Plain, slices.Delete(slices.Clone(l.Shape), l.dim, min(l.dim+1, len(l.Shape)))
+	l.scanWorkspace = gpu.MaxWorkspaceBytes(p, others)
+	l.gpu.Special = nil
+	for _, kind := range special {
+		s := *p
+		if s.Kind = kind; s.Kernel != "" && (!kind.HasKernel(s.Kernel) || !gpu.SupportsLength(&s, s.Kernel)) {
+			s.Kernel = ""
+		}
+		l.scanWorkspace = max(l.scanWorkspace, gpu.MaxWorkspaceBytes(&s, others))
+		l.gpu.Special = append(l.gpu.Special, s)
+	}
+	p.Workspace = l.scanWorkspace
+	for i := range l.gpu.Special {
+		l.gpu.Special[i].Workspace = l.scanWorkspace
+	}
+	l.workspace = gpu.PlaceSums(l.gpu.Sums, l.Shape, l.scanWorkspace, l.DType.Accumulator().Size(), p.Device.NumSMs)
+}
+
+// sums are the gradients of operands that were broadcast.
+func (l *linearProgram) sums() (sums []gpu.Sum) {
+	if !l.isBackward {
+		return nil
+	}
+	n, _ := tensor.Product(l.Shape)
+	for _, s := range []gpu.Sum{{Operand: operand.LinearDA, Shape: l.aShape}, {Operand: operand.LinearDB, Shape: l.bShape}} {
+		if own, _ := tensor.Product(s.Shape); own != n {
+			sums = append(sums, s)
+		}
+	}
+	return sums
+}
+
+// WorkspaceNeed implements ops.ConditionalWorkspace: terms take workspace if they are summed.
+func (l *linearProgram) WorkspaceNeed(given uint, _ bool) int64 {
+	if l.gpu == nil {
+		return 0
+	}
+	for i := range l.gpu.Sums {
+		if given>>l.gpu.Sums[i].Operand&1 == 1 {
+			return l.workspace
+		}
+	}
+	return l.scanWorkspace
 }
 
 func (l *linearProgram) Kernel() string                    { return l.kernel }
@@ -92,29 +138,36 @@ func (l *linearProgram) Tasks(args []tensor.Tensor) int64 {
 	return l.host.Tasks(args[operand.LinearH], &args[operand.LinearSeqlens])
 }
 
-// Symbols are the kernels of the kind.
+// Symbols are the kernels of the kind, those of special kinds, scan_sum if gradients are summed,
+// and gpu.LastKernels.
 func (l *linearProgram) Symbols() (list []launch.Symbol) {
-	kind := l.gpu.Plain.Kind
-	for _, kernel := range kind.Kernels() {
-		list = append(list, launch.Symbol{Image: kind.Image, Name: kind.SymbolPrefix + "_" + kernel + "_" + l.DType.Suffix()})
+	kinds := []*gpu.Kind{l.gpu.Plain.Kind}
+	for i := range l.gpu.Special {
+		kinds = append(kinds, l.gpu.Special[i].Kind)
 	}
-	return append(list, lastSymbols(kind.Image, "linear_pass_", l.DType)...)
+	for _, kind := range kinds {
+		for _, kernel := range kind.Kernels() {
+			list = append(list, launch.Symbol{Image: kind.Image, Name: kind.SymbolPrefix + "_" + kernel + "_" + l.DType.Suffix()})
+		}
+	}
+	if len(l.gpu.Sums) > 0 {
+		list = append(list, launch.Symbol{Image: gpu.Cumsum.Image, Name: "scan_sum_" + l.DType.Suffix()})
+	}
+	return append(list, lastSymbols(gpu.Linear.Image, "linear_pass_", l.DType)...)
 }
 
 // Device launches the kernels that compute the outputs.
 func (l *linearProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	args = slices.Clone(args)
-	a := &args[operand.LinearA]
-	if l.isBackward {
-		a = &args[operand.LinearBackwardA]
-	}
-	if a.DType != l.DType {
-		return errs.New(errs.Unsupported, l.op, "a", l.DType.String()+" on a GPU", a.DType.String(), "give an array of "+l.DType.String())
-	}
 	elements, states := []int{operand.LinearA, operand.LinearB}, []int{operand.LinearInitial, operand.LinearFinal}
 	if l.isBackward {
-		elements = []int{operand.LinearBackwardA, operand.LinearDA, operand.LinearDB}
+		elements = []int{operand.LinearBackwardA}
 		states = []int{operand.LinearBackwardInitial, operand.LinearDFinal, operand.LinearDInitial}
+		for _, i := range []int{operand.LinearDA, operand.LinearDB} {
+			if !l.isSummed(i) {
+				elements = append(elements, i)
+			}
+		}
 	}
 	for _, i := range elements {
 		args[i] = l.expanded(&args[i])
@@ -126,6 +179,11 @@ func (l *linearProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 		args[i] = l.alongDim(&args[i])
 	}
 	return l.gpu.Run(args, workspace, q)
+}
+
+// isSummed reports whether the operand of a gradient was broadcast.
+func (l *linearProgram) isSummed(number int) bool {
+	return slices.ContainsFunc(l.gpu.Sums, func(s gpu.Sum) bool { return s.Operand == number })
 }
 
 // Host computes the outputs on the CPU.

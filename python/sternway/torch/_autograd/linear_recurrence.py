@@ -50,14 +50,7 @@ def _forward(
     a: Tensor, b: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor | None, dim: int, reverse: bool
 ) -> tuple[Tensor, Tensor]:
     """h and the final state."""
-    if b.is_cuda and a.dtype != b.dtype:  # a float32 number beside 16 bits: kernels take one dtype
-        h, final = _forward(
-            a, b.to(a.dtype), None if initial_state is None else initial_state.to(a.dtype), cu_seqlens, dim, reverse
-        )
-        return h.to(b.dtype), final
     h, final = _empty(a, b, cu_seqlens, dim)
-    if b.is_cuda and not h.numel():  # the kernels have no rows, or rows without positions
-        return h, final.zero_() if initial_state is None else final.copy_(initial_state)
     fields = _fields(h.shape, a, b.shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
     operands = given(a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
     linear_plan(fields, device_name(b.device)).run(**operands, h=h, final_state=final)
@@ -100,17 +93,6 @@ def _backward(
     extents: of b, by :func:`own_extents`.
     """
     b_shape = _extended(extents, dh.shape)
-    if dh.is_cuda and not dh.numel():  # the kernels have no rows, or rows without positions, which pass states on
-        da, db, dstate = (x.zero_() for x in _empty_gradients(dh, a, initial_state, b_shape, needs))
-        return da, db, dstate if dfinal is None or not needs & 4 else dstate.copy_(dfinal)
-    if dh.is_cuda and (a.dtype != dh.dtype or a.shape != dh.shape or tuple(b_shape) != dh.shape):  # plans for CUDA do not sum
-        state = initial_state if initial_state is None or a.dtype == dh.dtype else initial_state.to(a.dtype)
-        whole, full = list(dh.shape), [-1] * dh.dim()
-        dh_wide, h = dh.to(a.dtype), h.to(a.dtype)
-        da, db, dstate = _backward(dh_wide, dfinal, a.expand(whole), h, state, cu_seqlens, full, dim, reverse, needs)
-        da = da.sum_to_size(a.shape).to(dh.dtype) if needs & 1 else da
-        db = db.sum_to_size(b_shape).to(dh.dtype) if needs & 2 else db
-        return da, db, dstate if initial_state is None else dstate.to(initial_state.dtype)
     grads = _empty_gradients(dh, a, initial_state, b_shape, needs)
     fields = _fields(dh.shape, a, b_shape, dim, reverse, initial_state, cu_seqlens, dh.dtype)
     operands = given(dh=dh, dfinal_state=dfinal, a=a, h=h, initial_state=initial_state, cu_seqlens=cu_seqlens)
@@ -299,13 +281,11 @@ def select_or_raise(
     device = device_name(b.device)
     linear_plan(fields, device)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-        if b.is_cuda:  # _backward expands the operands, as plans for CUDA do not sum
-            fields = _fields(shape, b.expand(shape), shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
         linear_backward_plan(fields, device)
 
 
 def is_wide_number(rank: int, a: torch.dtype, b: torch.dtype) -> bool:
-    """Whether factors of this rank and dtype are a float32 number beside 16 bits, which plans for the CPU take as it is."""
+    """Whether factors of this rank and dtype are a float32 number beside 16 bits, which plans take as it is."""
     return not rank and a == torch.float32 and b in (torch.float16, torch.bfloat16)
 
 

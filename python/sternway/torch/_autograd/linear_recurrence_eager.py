@@ -24,7 +24,6 @@ class Steps(NamedTuple):
     state_dtype: torch.dtype  # of the final state
     a_shape: torch.Size
     b_shape: torch.Size
-    sums: bool  # whether the backward's plan sums gradients over broadcast dimensions; otherwise its operands have h's shape
     extents: list[int]  # of b, by own_extents
     dim: int
     reverse: bool
@@ -48,20 +47,17 @@ def _steps(
         Error, RuntimeError: there is no plan, or the shapes do not broadcast.
     """
     shape = torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
-    on_host = device.type == "cpu"
-    if a_dtype != dtype and not (on_host and is_wide_number(len(a), a_dtype, dtype)):
+    if a_dtype != dtype and not is_wide_number(len(a), a_dtype, dtype):
         return None
-    if not (on_host or shape.numel()) or (bounds is not None and (len(bounds) != 1 or not bounds[0])):
+    if bounds is not None and (len(bounds) != 1 or not bounds[0]):
         return None
     name, sequences = dtype_name(dtype), None if bounds is None else bounds[0] - 1
     final = final_dtype(name)
-    problem, state = (tuple(shape), name, dim, reverse), (sequences, name if state_dtype == dtype else final)
-    sums = on_host or a == b == shape
-    shapes = (a, b) if sums else (shape, shape)  # plans for CUDA do not sum
+    state = sequences, name if state_dtype == dtype else final
+    fields = tuple(shape), name, dim, reverse, tuple(a), tuple(b), *state
     return Steps(
-        shape, state_shape(shape, dim, sequences), getattr(torch, final), a, b, sums, own_extents(b, shape), dim, reverse,
-        linear_plan((*problem, tuple(a), tuple(b), *state), device_name(device)),
-        linear_backward_plan((*problem, *map(tuple, shapes), *state), device_name(device)),
+        shape, state_shape(shape, dim, sequences), getattr(torch, final), a, b, own_extents(b, shape), dim, reverse,
+        linear_plan(fields, device_name(device)), linear_backward_plan(fields, device_name(device)),
     )  # fmt: skip
 
 
@@ -123,17 +119,12 @@ class _LinearRecurrenceEager(torch.autograd.Function):
         saved, steps, needs = ctx.saved_tensors, ctx.steps, ctx.needs_input_grad
         if dh is not None and needs_no_graph(dh) and (dfinal is None or is_plain(dfinal)):
             a, h, initial_state, cu_seqlens = saved
-            a_shape, b_shape = steps.a_shape, steps.b_shape
-            if not steps.sums:
-                a, a_shape, b_shape = a.expand(steps.shape), steps.shape, steps.shape
             operands = {"dh": dh, "dfinal_state": dfinal, "a": a, "h": h, "initial_state": initial_state}
             operands["cu_seqlens"] = cu_seqlens
-            operands["da"] = da = empty_gradient(dh, a_shape, None) if needs[0] else None
-            operands["db"] = db = empty_gradient(dh, b_shape, None) if needs[1] else None
+            operands["da"] = da = empty_gradient(dh, steps.a_shape, None) if needs[0] else None
+            operands["db"] = db = empty_gradient(dh, steps.b_shape, None) if needs[1] else None
             operands["dinitial_state"] = dstate = torch.empty_like(initial_state) if needs[2] else None
             if steps.backward._run_plain(operands):
-                if not steps.sums:
-                    da, db = (x if x is None else x.sum_to_size(y) for x, y in ((da, steps.a_shape), (db, steps.b_shape)))
                 return da, db, dstate, None, None, None
         grads = gradients(dh, dfinal, saved, steps.extents, steps.dim, steps.reverse, needs[:3])
         return *grads, None, None, None

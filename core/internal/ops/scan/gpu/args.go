@@ -36,6 +36,15 @@ const (
 	// packed sequence, where the result of a gradient is 0.
 	FlagExclusive
 	FlagReadsNext // rows: of the scanned operand, the element at the next position is read
+	// Linear recurrences: a row has one factor, and it has the type of accumulators.
+	FlagOneFactor
+	FlagFactorWide
+	// Results of a gradient of a linear recurrence are stored as accumulators.
+	FlagResultWide
+	FlagSecondWide
+	// The second result is the sum of that of the elements of a row that a warp has, or of a column
+	// that a thread has; these sums are its elements along the scanned dim.
+	FlagSecondSummed
 )
 
 // Launches that prepare and finish a scan.
@@ -96,6 +105,11 @@ type LinearArgs struct {
 	initial  Strided // of a gradient: the initial state
 	bounds   Bounds
 	rows     int64 // linear_pass: rows of the operands
+	// The factor of a row, if FlagOneFactor is set. It has dims of its own, in the order of the
+	// operands, so that it does not keep theirs from being merged.
+	factor       Strided
+	factorDims   int64
+	factorExtent [tensor.MaxRank - 1]int64
 }
 
 // Bounds are those of packed sequences, in the order of memory. Without data there are none.
@@ -111,6 +125,25 @@ type HeadsArgs struct {
 	n, positions        int64          // positions: of a CTA, a multiple of 32
 	isReversed, isChunk int64          // isChunk: the first position is a head only if it is a bound
 	heads               launch.Address `cuda:"unsigned*"`
+}
+
+// SumArgs is the argument of scan_sum, which sums terms over some of their dims. Terms and partial
+// sums are accumulators in the workspace; dims are in the order of the terms, fastest first.
+type SumArgs struct {
+	workspace      launch.Address
+	terms, partial int64          // where they begin [accumulators]
+	to             launch.Address // the sums [elements]; 0: partial sums are stored, [chunk][kept]
+	kept, reduced  int64          // sums; terms of a sum
+	chunk, chunks  int64          // terms of a sum that a CTA adds; their number
+	across         int64          // sums of a CTA; the other threads of a sum take adjacent terms of it
+	keptIsInner    int64          // adjacent threads take adjacent sums, not terms of a sum
+	keptDims       int64
+	keptExtent     [tensor.MaxRank]int64
+	keptStride     [tensor.MaxRank]int64 // of terms
+	toStride       [tensor.MaxRank]int64
+	reducedDims    int64
+	reducedExtent  [tensor.MaxRank]int64
+	reducedStride  [tensor.MaxRank]int64
 }
 
 // FillArgs is the argument of scan_fill: ScanArgs with n, dims, extent and the output alone, in the
@@ -143,6 +176,7 @@ func (r *run) pack(c *Config, flags, status int64) {
 		r.setOperand(&a.initial, prefixIn)
 		r.setBounds(&a.bounds)
 		a.rows = r.rowsOfShape()
+		r.setFactor(a)
 		return
 	case !p.Carries:
 		r.fill(launch.Append[ScanArgs](q), c, flags, status)
@@ -207,13 +241,17 @@ func (r *run) stateFlags() (flags int64) {
 			flags |= state.flag
 		}
 	}
-	return flags | flagIf(r.noResult, FlagNoResult)
+	return flags | r.linearFlags()
 }
 
 // setOperand fills the operand of a role; one that the run does not have stays 0.
 func (r *run) setOperand(to *Strided, role int) {
 	o := &r.operands
-	if number := o.numbers[role]; number >= 0 {
+	switch number := o.numbers[role]; {
+	case number < 0:
+	case r.termsOf(number) != nil:
+		r.queue.SetAddress(&to.data, launch.WorkspaceOperand, o.data[role])
+	default:
 		r.queue.SetAddress(&to.data, number, o.data[role])
 	}
 	to.first, to.step = o.first[role], o.step[role]

@@ -44,6 +44,8 @@ type Kind struct {
 	tileOperands int64         // operands staged in each tile of a pipeline
 	states       [2]stateSizes // with float32 and with float64 accumulators
 	isLinear     bool          // a linear recurrence, or its gradient
+	hasOneFactor bool          // of all elements of a row of a linear recurrence, which is read in place of a
+	hasWide      bool          // results may be accumulators or sums of groups of elements, and a row may have one factor
 	isPacked     bool          // rows are packed sequences
 	// The kind computes so much that row_pipelined is faster than row_tiled also for many rows that
 	// are read once (1024 rows of 65536 on an H200).
@@ -65,7 +67,7 @@ func (k *Kind) HasKernel(name string) bool { return slices.Contains(k.kernels, n
 // Kinds are all kinds. Each row says everything about one: its symbols and image, its traits, and
 // its tuned numbers. Those were measured on an H100 SXM5, except for linear recurrences, which have
 // numbers of kinds with as many operands.
-var Kinds = []*Kind{Cumsum, Cumprod, Cumextremum, Logcumsumexp, Indices, ForwardCumprod, ForwardCumextremum, ForwardIndices, ForwardLogcumsumexp, Linear, LinearBackward}
+var Kinds = []*Kind{Cumsum, Cumprod, Cumextremum, Logcumsumexp, Indices, ForwardCumprod, ForwardCumextremum, ForwardIndices, ForwardLogcumsumexp, Linear, LinearBackward, LinearOneFactor}
 
 // The kinds.
 var (
@@ -319,4 +321,40 @@ var (
 			maxCachedBytes:         each(16 << 20),
 		},
 	}
+
+	// LinearOneFactor is a linear recurrence whose rows have one factor each, or all the same one.
+	LinearOneFactor = &Kind{
+		Name: "LinearOneFactor", SymbolPrefix: "linear_recurrence_one", Image: "scan_linear_one",
+		kernels: commonKernels, isLinear: true, hasOneFactor: true, tileOperands: 1, states: [2]stateSizes{{0, 16}, {0, 24}},
+		Tuning: Tuning{
+			RowPackedVectors:       each(4),
+			RowPackedCTAsPerSM:     each(3),
+			RowResidentVectors:     each(4),
+			RowResidentCTAsPerSM:   each(2),
+			RowTiledVectors:        ints{2, 4, 2},
+			RowPipelinedVectors:    ints{4, 8, 4},
+			RowPipelinedCTAsPerSM:  each(2),
+			RowPipelinedSmem:       each(16 << 10),
+			MaxCooperativeSplits:   each(256),
+			CooperativeRows:        bools{true, true, true},
+			ColumnTiledColumns:     ints{2, 1, 1},
+			ColumnTiledRows:        ints{8, 16, 8},
+			ColumnPipelinedColumns: ints{64, 32, 32},
+			ColumnPipelinedRows:    ints{16, 16, 8},
+			maxCachedBytes:         each(8 << 20),
+		},
+	}
+
+	// LinearTerms is the gradient of a linear recurrence of 16 bits whose results may be terms of
+	// sums, or whose factor is a number of 32 bits.
+	LinearTerms = linearTerms(generalKernels)
+
+	// LinearRowSums is LinearTerms of float32, for sums along rows.
+	LinearRowSums = linearTerms(generalKernels[1:])
 )
+
+func linearTerms(kernels []string) *Kind {
+	k := *LinearBackward
+	k.SymbolPrefix, k.Image, k.kernels, k.hasWide = "linear_recurrence_terms", "scan_linear_terms", kernels, true
+	return &k
+}

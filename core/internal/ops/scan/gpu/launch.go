@@ -12,8 +12,10 @@ import (
 
 // Scan is the program of a scan on a GPU.
 type Scan struct {
-	Plain       Problem // without indices
-	WithIndices Problem // with indices; of kinds that may have them
+	Plain       Problem   // without indices
+	WithIndices Problem   // with indices; of kinds that may have them
+	Special     []Problem // of linear recurrences: the same with other kinds, the first of which that suits a run is taken
+	Sums        []Sum     // of linear recurrences: gradients of operands that were broadcast
 	Shape       []int64
 	Dim         int
 	IsForward   bool    // operands are those of a forward scan, numbered from operand.ForwardX on
@@ -35,8 +37,8 @@ type run struct {
 	// Of an exclusive scan: rows of the problem have one position less, and the output has Identity
 	// at the position that is left out, the first or, of a gradient, the last.
 	leavesOneOut bool
-	noResult     bool  // of a gradient of a linear recurrence: db is left out
 	rows         int64 // adjacent columns that are divided into panels, or all rows
+	linearRun
 }
 
 // Run launches the scan: one kernel, or an upsweep for the prefixes, an upsweep for the suffixes
@@ -44,11 +46,15 @@ type run struct {
 // the repair of rows by indices.
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.Plain, args: args, workspace: workspace, queue: queue}
+	r.storeTerms()
 	numbers, onlyCarry := r.prepare()
 	if err := r.scan(&numbers, onlyCarry); err != nil {
 		return err
 	}
-	return r.finish(&numbers)
+	if err := r.finish(&numbers); err != nil {
+		return err
+	}
+	return r.addTerms()
 }
 
 // scan launches the scan itself.
@@ -71,6 +77,7 @@ func (r *run) scan(numbers *[numRoles]int, onlyCarry bool) error {
 	if r.IsReversed {
 		r.operands.reverse(p, &c)
 	}
+	r.sumGroups(&c)
 	if byIndices || c.Cooperative {
 		if err := r.clear((c.FlagBytes + statusTotalBytes(p, &c)) / 16); err != nil {
 			return err
@@ -107,6 +114,7 @@ func (r *run) prepare() (numbers [numRoles]int, onlyCarry bool) {
 	}
 	if r.problem.Kind.isLinear {
 		r.noResult = onlyCarry
+		r.chooseSpecial(&numbers)
 		return numbers, false
 	}
 	if hasIndices && !r.problem.Carries {
@@ -122,11 +130,16 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 		return r.queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
 	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args, p.Kind.isLinear)
+	r.placeTerms()
 	if r.IsForward && !p.Kind.isLinear {
 		r.operands.reverseChunks(suffixIn)
 	}
 	layout := layoutOf(p, &r.operands)
 	c := Select(p, &layout)
+	if r.isUnsuited(&c) {
+		r.usePlain(numbers)
+		return r.configure(numbers)
+	}
 	if r.leavesOneOut = p.IsExclusive && strategyOf(c.Kernel).takesColumns; r.leavesOneOut {
 		r.problem = p.withoutLast()
 		r.operands.leaveOneOut(map[bool]int{true: result, false: scanned}[r.IsForward], r.scansFromEnd())

@@ -69,7 +69,7 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 // inVectors reports whether an operand is there and kernels may access it in vectors. They store
 // indices one by one.
 func (o *stridedOperands) inVectors(role int) bool {
-	return o.numbers[role] >= 0 && (role < indices || o.isLinear && role == second)
+	return o.numbers[role] >= 0 && (role < indices || o.isLinear && role == second && !o.sumsSecond)
 }
 
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an

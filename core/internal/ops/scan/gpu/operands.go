@@ -34,9 +34,7 @@ const (
 // roles are the numbers of the operands in the arguments of a run, -1 where no operand has the
 // role; and whether indices are among them.
 func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
-	for i := range numbers {
-		numbers[i] = -1
-	}
+	numbers = noNumbers()
 	switch {
 	case s.Plain.Kind.isLinear && s.IsForward:
 		numbers[scanned], numbers[saved], numbers[result] = operand.LinearB, operand.LinearA, operand.LinearH
@@ -62,6 +60,14 @@ func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bo
 		}
 	}
 	return numbers, hasIndices
+}
+
+// noNumbers are the numbers of operands where none is given.
+func noNumbers() (numbers [numRoles]int) {
+	for i := range numbers {
+		numbers[i] = -1
+	}
+	return numbers
 }
 
 // boundsNumber is the number of the bounds of packed sequences in the arguments of a run; -1: it
@@ -91,14 +97,15 @@ func (s *Scan) boundsOperand() int {
 // stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
 // other dimensions, fastest in the result first.
 type stridedOperands struct {
-	numbers  [numRoles]int     // in the arguments of the run; -1: no operand has the role
-	data     [numRoles]uintptr // addresses
-	isLinear bool              // of a linear recurrence: states have the dimensions of elements, and there may be two results
-	dims     int               // other dimensions
-	extent   [tensor.MaxRank]int64
-	first    [numRoles]int64 // element at position 0
-	step     [numRoles]int64 // stride of the scanned dimension [elements]; of a carry, of its numbers
-	stride   [numRoles][tensor.MaxRank]int64
+	numbers    [numRoles]int     // in the arguments of the run; -1: no operand has the role
+	data       [numRoles]uintptr // addresses
+	sumsSecond bool              // the second result has sums of groups of elements, which are stored one by one
+	isLinear   bool              // of a linear recurrence: states have the dimensions of elements, and there may be two results
+	dims       int               // other dimensions
+	extent     [tensor.MaxRank]int64
+	first      [numRoles]int64 // element at position 0
+	step       [numRoles]int64 // stride of the scanned dimension [elements]; of a carry, of its numbers
+	stride     [numRoles][tensor.MaxRank]int64
 	// Of a carry: how many carries the operand is, and their stride [elements]. The nearest chunk
 	// comes first for a suffix, and last for a prefix.
 	chunks, chunkStride [numRoles]int64

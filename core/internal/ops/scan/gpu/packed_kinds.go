@@ -3,7 +3,8 @@ package gpu
 // The kinds of packed sequences, which are made of the general kinds (cuda/scan/kinds/packed.cuh).
 
 // packedKernels are the kernels of packed kinds, in the order of a plan's symbols. Kinds with a
-// prefix have the first three, and all but linear recurrences the first four.
+// prefix and those of special linear recurrences have the first three, and all but linear
+// recurrences the first four.
 var packedKernels = []string{RowTiled, RowResident, ColumnTiled, RowPipelined, ColumnPipelined}
 
 // packed is a general kind on rows of packed sequences, with states that may be closed.
@@ -16,11 +17,13 @@ func packed(kind *Kind, states [2]stateSizes) *Kind {
 		k.RowResidentVectors[i] = min(k.RowResidentVectors[i], TransposedVectors)
 	}
 	switch {
-	case kind.hasPrefix:
+	case kind.hasPrefix || kind.hasOneFactor || kind.hasWide:
 		k.kernels = packedKernels[:3]
-		k.tuneForLongStates()
 	case !kind.isLinear: // column_tiled is as fast
 		k.kernels = packedKernels[:4]
+	}
+	if kind.hasPrefix {
+		k.tuneForLongStates()
 	}
 	k.hasFastPath, k.hasRecords, k.hasRowFlags = false, false, false
 	if !k.isLinear {
@@ -52,4 +55,6 @@ var Packed = map[*Kind]*Kind{
 	ForwardLogcumsumexp: packed(ForwardLogcumsumexp, [2]stateSizes{{0, 12}, {0, 24}}),
 	Linear:              packed(Linear, Linear.states),
 	LinearBackward:      packed(LinearBackward, LinearBackward.states),
+	LinearOneFactor:     packed(LinearOneFactor, LinearOneFactor.states),
+	LinearTerms:         packed(LinearTerms, LinearTerms.states),
 }

@@ -100,10 +100,7 @@ func (r *run) passStates(numbers *[numRoles]int, count int64) error {
 
 // fillEnds launches scan_fill for the output, of `count` sequences of rows.
 func (r *run) fillEnds(output int, count int64) error {
-	only := [numRoles]int{}
-	for i := range only {
-		only[i] = -1
-	}
+	only := noNumbers()
 	only[result] = output
 	r.queue.Begin()
 	r.operands = stridedOf(r.Shape, r.Dim, only, r.args, false)
