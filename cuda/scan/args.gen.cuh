@@ -67,7 +67,7 @@ constexpr i64 kInitialWide = 8192;
 // Exclusive scans, in kernel order. Nothing is scanned at the last position of each row or packed
 // sequence, where the result of a gradient is 0.
 constexpr i64 kExclusive = 16384;
-// rows: of the scanned operand, the element at the next position is read
+// kernels of rows: position k reads element k + 1 of the scanned operand
 constexpr i64 kReadsNext = 32768;
 // Linear recurrences: a row has one factor, and it has the type of accumulators.
 constexpr i64 kOneFactor = 65536;
@@ -78,7 +78,7 @@ constexpr i64 kSecondWide = 524288;
 // The second result is the sum of that of the elements of a row that a warp has, or of a column
 // that a thread has; these sums are its elements along the scanned dim.
 constexpr i64 kSecondSummed = 1048576;
-constexpr int kMaxHeadPositions = 32768;  // positions of a CTA of scan_heads
+constexpr int kMaxHeadPositions = 32768;  // positions of a CTA of scan_heads, at most
 
 // Strided is an operand of a kernel in scan order. Offsets and strides are in elements.
 struct Strided {
@@ -102,7 +102,7 @@ struct ScanArgs {
     i64 stages;  // row_pipelined, column_pipelined: tiles in the circular buffer
     // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
     i64 status_offset;
-    i64 flags;  // bits kFirst to kSummary
+    i64 flags;  // the bits Flag...
     // [bytes] from `states` to the states of splits and tiles, and to the record flags (a bit for
     // each element, tile by tile).
     i64 state_offset, record_offset;
@@ -146,8 +146,8 @@ struct LinearArgs : ScanArgs {
     i64 factor_extent[7];
 };
 
-// HeadsArgs is the argument of scan_heads. Bound k is position k of the kernel order or, reversed,
-// n - k.
+// HeadsArgs is the argument of scan_heads. A bound b is position b in kernel order or, reversed, n
+// - b.
 struct HeadsArgs {
     Bounds bounds;
     i64 n, positions;  // positions: of a CTA, a multiple of 32

@@ -59,7 +59,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     const char *x, *y, *z;  // producer: the first vector of the thread in the first tile
     const char* records;   // producer: its record flags
     char* found;           // record flags of the thread in the first tile
-    const char* repeated;  // the first dy of the row, or the number that is all of dy
+    const char* first_dy;  // of the row; with stride 0 it is all of dy
     // Misalignment plus n: of the row being prefetched; of the row being computed.
     int producer_end, row_end;
     char* dx;      // the first vector of the lane in its first tile
@@ -149,7 +149,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             second = other.data ? address_of_tiles(other, offsets.outputs[kSecond], misalignment) + own : nullptr;
             row_of_z = reinterpret_cast<const T*>(args.inputs[kStates].data) + offsets.inputs[kStates];
         }
-        repeated = args.inputs[kScanned].data + offsets.inputs[kScanned] * sizeof(T);
+        first_dy = args.inputs[kScanned].data + offsets.inputs[kScanned] * sizeof(T);
         if constexpr (K::STORES_INDICES)
             indices = reinterpret_cast<i64*>(args.outputs[kIndices].data) + offsets.outputs[kIndices];
         if constexpr (K::FINDS_RECORDS) {
@@ -258,7 +258,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     {
         const int position = first_position(t) + (warp + 1) * 32 * I;
         return position < args.n
-                   ? reinterpret_cast<const T*>(repeated)[position * args.inputs[kScanned].step]
+                   ? reinterpret_cast<const T*>(first_dy)[position * args.inputs[kScanned].step]
                    : T();
     }
 

@@ -113,7 +113,7 @@ __device__ void PipelinedRow<K, T>::read_dy(uint4* tile, Vector (&word)[U], int 
 {
     if (repeats()) {
 #pragma unroll
-        for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
+        for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(first_dy));
 #pragma unroll 1
         for (int u = 0; u < U; ++u) word[0].store(Memory::blocked(tile, u, threadIdx.x));
     }

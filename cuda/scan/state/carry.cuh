@@ -93,7 +93,7 @@ __device__ typename K::Carry suffix_of_row(const ScanArgs& args, i64 row)
 {
     using Carry = typename K::Carry;
     Carry sum = K::to_carry(K::Suffix::identity());
-    // A sequence that begins right after the row has another state.
+    // No state enters the row if a sequence begins at the position after it.
     if constexpr (K::READS_HEADS) {
         if (heads_at<1>(args, args.n)) return sum;
     }

@@ -35,7 +35,7 @@ const (
 	// Exclusive scans, in kernel order. Nothing is scanned at the last position of each row or
 	// packed sequence, where the result of a gradient is 0.
 	FlagExclusive
-	FlagReadsNext // rows: of the scanned operand, the element at the next position is read
+	FlagReadsNext // kernels of rows: position k reads element k + 1 of the scanned operand
 	// Linear recurrences: a row has one factor, and it has the type of accumulators.
 	FlagOneFactor
 	FlagFactorWide
@@ -49,7 +49,7 @@ const (
 
 // Launches that prepare and finish a scan.
 const (
-	MaxHeadPositions = 32 << 10 // positions of a CTA of scan_heads
+	MaxHeadPositions = 32 << 10 // positions of a CTA of scan_heads, at most
 	headPositionStep = 1 << 10  // they are a multiple of this
 )
 
@@ -73,7 +73,7 @@ type ScanArgs struct {
 	threadsAcross, threadsDown      int64 // column_tiled: threads of a CTA along a row of a panel and along a column
 	stages                          int64 // row_pipelined, column_pipelined: tiles in the circular buffer
 	statusOffset                    int64 // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
-	flags                           int64 // bits FlagFirst to FlagSummary
+	flags                           int64 // the bits Flag...
 	// [bytes] from `states` to the states of splits and tiles, and to the record flags (a bit for
 	// each element, tile by tile).
 	stateOffset, recordOffset int64
@@ -118,8 +118,8 @@ type Bounds struct {
 	count, step, isWide int64 // of numbers; step [elements]; whether they have 64 bits, not 32
 }
 
-// HeadsArgs is the argument of scan_heads. Bound k is position k of the kernel order or, reversed,
-// n - k.
+// HeadsArgs is the argument of scan_heads. A bound b is position b in kernel order or, reversed,
+// n - b.
 type HeadsArgs struct {
 	bounds              Bounds
 	n, positions        int64          // positions: of a CTA, a multiple of 32
