@@ -222,7 +222,7 @@ func (p *Plan) checkWorkspace(w *tensor.Tensor, args []tensor.Tensor) error {
 	if w.ReadOnly != 0 {
 		return errs.New(errs.InvalidProblem, op, "workspace", "writable", "a read-only array", "")
 	}
-	if w.Shape[0] < needed {
+	if w.Shape[0] < needed && w.Shape[0] < p.WorkspaceNeed(givenOf(args)) {
 		e := errs.New(errs.WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), fmt.Sprint(w.Shape[0]), "see plan.workspace_size")
 		e.Needed, e.GotSize = needed, w.Shape[0]
 		return e
