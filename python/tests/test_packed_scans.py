@@ -104,11 +104,12 @@ def test_no_sequence_reaches_another(kind: str, dim: int, rows: int, device: str
     """Bits of a sequence do not depend on the values of others, NaN and infinity included."""
     generator = torch.Generator().manual_seed(0)
     x, dy = (torch.randn(rows, LENGTH, generator=generator).to(device) for _ in range(2))
-    edges = [0, 40, 41, 800, LENGTH]
-    for value in (math.nan, math.inf, -math.inf, 1e38):
+    edges = [0, 37, 38, 75, 803, LENGTH]  # threads of up to 32 elements hold parts of several sequences
+    for value, others in itertools.product((math.nan, math.inf, -math.inf, 1e38, -3e38, 0.0), (0, 1)):
         changed, changed_dy = x.clone(), dy.clone()
         for part in (changed, changed_dy):
-            part[:, :40], part[:, 41:800:3] = value, value
+            for low, high in itertools.islice(itertools.pairwise(edges), others, None, 2):
+                part[:, low:high:3] = value
         results = []
         for values, grads in ((x, dy), (changed, changed_dy)):
             values, grads = (t if dim else t.T.contiguous() for t in (values, grads))
@@ -117,8 +118,34 @@ def test_no_sequence_reaches_another(kind: str, dim: int, rows: int, device: str
             dx = getattr(sw, f"{kind}_backward")(*((grads, values) if KINDS[kind].operands else (grads,)), **how)
             results.append([t if dim else t.T for t in (y, dx)])
         for before, after in zip(*results, strict=True):
-            for low, high in ((40, 41), (800, LENGTH)):
+            for low, high in itertools.islice(itertools.pairwise(edges), 1 - others, None, 2):
                 assert torch.equal(before[:, low:high], after[:, low:high]), value
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, F64])
+@pytest.mark.parametrize("cu", [None, [0, 64, 64, 200]])
+def test_lowest_numbers_are_no_infinities(dtype: torch.dtype, cu: list[int] | None, device: str) -> None:
+    """Rows of masked logits: weights of a row of logcumsumexp sum to 1, also where all x are the lowest finite number."""
+    x = torch.full((3, 200), torch.finfo(dtype).min, dtype=dtype, device=device)
+    x[:, 130:] = 0.0
+    dy = torch.zeros_like(x)
+    dy[:, [63, 129, 199]] = 1.0
+    bounds = cu and torch.tensor(cu, device=device)
+    dx = sw.logcumsumexp_backward(dy, x, dim=1, cu_seqlens=bounds).double()
+    sums = dx.cumsum(1)[:, [63, 129, 199]]
+    expected = torch.tensor([1 + 64 / 130, 2.0, 3.0] if cu is None else [1.0, 2.0, 3.0], dtype=F64, device=device)
+    assert torch.allclose(sums, expected.expand(3, 3), rtol=0, atol=0.02 if dtype == torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.parametrize("cu", [None, [0, 40, 40]])
+def test_products_far_beyond_the_range(cu: list[int] | None, device: str) -> None:
+    """Products of 2^10000 and of 2^-10000 that come back to 1: their exponents are not limited."""
+    for power in (500.0, -500.0):
+        x = torch.tensor([[2.0**power] * 20 + [2.0**-power] * 20], dtype=F64, device=device)
+        dy = torch.zeros_like(x)
+        dy[0, -1] = 1.0
+        dx = sw.cumprod_backward(dy, x, dim=1, cu_seqlens=cu and torch.tensor(cu, device=device))
+        assert torch.equal(dx, 1 / x), power
 
 
 @pytest.mark.parametrize("kind", KINDS)

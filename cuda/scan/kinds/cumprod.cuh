@@ -38,7 +38,7 @@ struct MagnitudeRange<double> {
 template <typename A>
 struct SplitProduct {
     A m;
-    int e;
+    std::conditional_t<sizeof(A) == 8, i64, int> e;
 
     static __device__ SplitProduct of(Product<float> p)
     {
@@ -46,10 +46,7 @@ struct SplitProduct {
         if (e == 1024) return {static_cast<A>(p.v), 0};
         return {static_cast<A>(e == -1023 ? 0.0 : mantissa_of(p.v)), e};
     }
-    static __device__ SplitProduct of(Product<double> p)
-    {
-        return {p.m, static_cast<int>(p.e < -4096 ? -4096 : p.e > 4096 ? 4096 : p.e)};
-    }
+    static __device__ SplitProduct of(Product<double> p) { return {p.m, p.e}; }
 };
 
 template <typename A, bool EXACT>
@@ -61,7 +58,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
                           FLOAT = sizeof(A) == 4;
     // Limits of plain numbers, as exponents: of products within a thread, of dy + Q within a
     // thread, of the Q that enters, and of the product before the thread. Within them nothing
-    // overflows unless dx does, and numbers that underflow are too small to matter.
+    // overflows unless dx does, and underflow changes dx by 2^-129 (2^-1053) at most.
     static constexpr int kMinProductExp = FLOAT ? -40 : -320, kMaxProductExp = FLOAT ? 20 : 160,
                          kMaxSumExp = FLOAT ? 80 : 640, kMaxSuffixExp = kMaxProductExp, kMaxPrefixExp = 20;
     template <typename T>
@@ -120,7 +117,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
     }
 
     // The dx of n elements of a thread, given the product before them and the Q that enters.
-    static __device__ __noinline__ void steps(
+    static __device__ __noinline__ void extended_dx(
         Prefix w, Prefix q, const A* x, const A* y, A* dx, int n, unsigned segment_heads)
     {
         Prefix before[32];
@@ -143,7 +140,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
         A vector_product[I / N];  // of the elements of the segment before every N elements, in the thread
         Prefix product;           // since the last segment head
         SplitProduct<A> before;   // of everything before the thread
-        unsigned stepped;         // elements of segments that take products of extended range
+        unsigned extended;         // elements of segments that take products of extended range
 
         __device__ void begin(const ScanArgs&) {}
 
@@ -163,14 +160,14 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
                 p = q;
                 range.add(p);
             }
-            stepped = 0;
+            extended = 0;
             product = sum(p, rounding_error);
             if (!range.at_least(kMinProductExp) || !range.at_most(kMaxProductExp)) {
                 A xs[I];
 #pragma unroll
                 for (int i = 0; i < I; ++i) xs[i] = x(i);
-                stepped = out_of_range(xs, nullptr, I, segment_heads);
-                if (stepped >> (I - 1) & 1) product = product_of(xs, I, segment_heads);
+                extended = out_of_range(xs, nullptr, I, segment_heads);
+                if (extended >> (I - 1) & 1) product = product_of(xs, I, segment_heads);
             }
             return product;
         }
@@ -193,15 +190,15 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
                 most = fmax(most, fabs(r));
             }
             const A b = begins(segment_heads, 0) ? A(0) : x(0) * r;
-            if (most <= power_of_two<A>(kMaxSumExp) && !(stepped & 1) && fabs(b) < A(INFINITY))
+            if (most <= power_of_two<A>(kMaxSumExp) && !(extended & 1) && fabs(b) < A(INFINITY))
                 return {segment_heads ? Prefix::zero() : product, Prefix::of(b)};
             A xs[I], ys[I];
 #pragma unroll
             for (int i = 0; i < I; ++i) xs[i] = x(i);
 #pragma unroll
             for (int i = 0; i < I; ++i) ys[i] = y(i);
-            stepped |= out_of_range(xs, ys, I, segment_heads);
-            if (begins(segment_heads, 0) || (!(stepped & 1) && fabs(b) < A(INFINITY)))
+            extended |= out_of_range(xs, ys, I, segment_heads);
+            if (begins(segment_heads, 0) || (!(extended & 1) && fabs(b) < A(INFINITY)))
                 return {segment_heads ? Prefix::zero() : product, Prefix::of(b)};
             return of_elements(xs, ys, I, segment_heads);
         }
@@ -210,7 +207,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
         __device__ void enter(const Prefix& all_before, const X&, const Y&, unsigned segment_heads)
         {
             before = SplitProduct<A>::of(all_before);
-            if (fabs(before.m) == A(INFINITY) || before.e > kMaxPrefixExp) stepped |= bits_below_lowest(segment_heads);
+            if (fabs(before.m) == A(INFINITY) || before.e > kMaxPrefixExp) extended |= bits_below_lowest(segment_heads);
         }
 
         template <typename X, typename Y, typename Store>
@@ -220,20 +217,21 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
             const Prefix carry_in = after.at_zero();
             A t = carry_in.value(), results[I];
             const unsigned last_segment = segment_heads ? ~0u << (31 - __clz(segment_heads)) : ~0u;
-            if (fabs(t) > power_of_two<A>(kMaxSuffixExp)) stepped |= last_segment;
-            if (stepped) {
+            if (fabs(t) > power_of_two<A>(kMaxSuffixExp)) extended |= last_segment;
+            if (extended) {
                 A xs[I], ys[I];
 #pragma unroll
                 for (int i = 0; i < I; ++i) xs[i] = x(i);
 #pragma unroll
                 for (int i = 0; i < I; ++i) ys[i] = y(i);
-                steps(joined(before), carry_in, xs, ys, results, I, segment_heads);
+                extended_dx(product_before(), carry_in, xs, ys, results, I, segment_heads);
             }
             // The product before the thread, in two factors, the last of which makes numbers
             // subnormal.
             constexpr int least = FLOAT ? -126 : -1022;
-            const A carry = before.m * power_of_two<A>(max(before.e, least)),
-                    scale = power_of_two<A>(max(min(before.e - least, 0), least));
+            const auto limited = before.e < 2 * least ? 2 * least : before.e > kMaxPrefixExp ? kMaxPrefixExp : before.e;
+            const int e = static_cast<int>(limited);
+            const A carry = before.m * power_of_two<A>(max(e, least)), scale = power_of_two<A>(min(e - least, 0));
             const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
@@ -251,18 +249,18 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
                     dx[i] = w[i] * r;
                     if (preceding & 1u << k) dx[i] = dx[i] * carry * scale;
                     t = begins(segment_heads, k) ? A(0) : x(k) * r;
-                    if (stepped & 1u << k) dx[i] = results[k];
+                    if (extended & 1u << k) dx[i] = results[k];
                 }
                 store(c, dx);
             }
         }
 
-        static __device__ Prefix joined(const SplitProduct<A>& p)
+        __device__ Prefix product_before() const
         {
             if constexpr (FLOAT)
-                return {static_cast<double>(p.m) * power_of_two<double>(p.e)};
+                return {static_cast<double>(before.m) * power_of_two<double>(before.e)};
             else
-                return Prefix::of(p.m, p.e);
+                return Prefix::of(before.m, before.e);
         }
     };
 };

@@ -25,8 +25,8 @@ __device__ __noinline__ inline double exp_of(double x, double from)
     return rest - rest == 0.0 ? e + rest : e;
 }
 
-// e^{x - base}. In float32 its error is at most 2^-22 beside 1 for x <= base: sums of such numbers,
-// and results of 16 bits, need no more.
+// e^{x - base}. In float32 its error is at most 2^-22 beside 1 for x <= base, and grows with x
+// above it: sums of such numbers, and results of 16 bits, need no more.
 __device__ inline float exp_below(float x, float base)
 {
     float e;
@@ -56,14 +56,16 @@ template <typename A>
 struct LogcumsumexpPrefix {
     static __device__ LogcumsumexpPrefix identity() { return {-A(INFINITY), A(0)}; }
 
-    A m, s;  // the largest x, and the sum of e^{x - m}; the count of such x if m is +inf, 0 if m is -inf
+    // The base, which is the largest x or at most log kMostSum below it, and the sum of e^{x - m};
+    // the count of such x if m is +inf, 0 if m is -inf.
+    A m, s;
 };
 
 template <typename A>
 struct LogcumsumexpSuffix {
     static __device__ LogcumsumexpSuffix identity() { return {A(NAN), A(0)}; }
 
-    A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN in the identity
+    A m, z;  // z = sum dy_i e^{m - y_i}, where m is the base before them; NaN in the identity
 };
 
 // The elements of a thread that belong to one segment share a base, the first of them:
@@ -138,44 +140,44 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         return h;
     }
 
-    // Lower than any x but -inf, whose exponential relative to it is 0.
-    static constexpr A kLowest = sizeof(A) == 4 ? A(-0x1p126) : A(-0x1p1022);
+    // The lowest x but -inf, whose exponential relative to it is 0.
+    static constexpr A kLowest = sizeof(A) == 4 ? A(-0x1.fffffep127) : A(-0x1.fffffffffffffp1023);
     // The largest sum of exponentials relative to a base, which keeps the error of x - base small.
     static constexpr A kMostSum = sizeof(A) == 4 ? A(0x1p40) : A(0x1p300);
 
     template <int I, int N, bool SEG>
     struct ThreadScan {
-        A d[I], t[I];             // e^{x_i - base}, dy_i / S_i; x_i and dy_i of `stepped` elements
+        A d[I], t[I];             // e^{x_i - base}, dy_i / S_i; x_i and dy_i of `sequential` elements
         A first_base, last_base;  // of the first and of the last segment of the thread
         Prefix before;            // what enters
-        unsigned stepped;         // elements of segments that go from element to element
+        unsigned sequential;         // elements of segments that go from element to element
 
         __device__ void begin(const ScanArgs&) {}
 
         static __device__ bool begins(unsigned segment_heads, int i) { return segment_heads & 1u << i; }
-        __device__ bool is_stepped(int i) const { return stepped & 1u << i; }
+        __device__ bool is_sequential(int i) const { return sequential & 1u << i; }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
-            A base = fmax(x(0), kLowest), s = A(0), others = A(0);  // sums of this segment and of those before it
+            A base = fmax(x(0), kLowest), s = A(0), s_before = A(0);  // of this segment, of those before it
             first_base = base;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (begins(segment_heads, i)) base = fmax(x(i), kLowest), others += s, s = A(0);
+                if (begins(segment_heads, i)) base = fmax(x(i), kLowest), s_before += s, s = A(0);
                 d[i] = kIs16Bit<X> ? exp_below(x(i), base) : exp_of(x(i), base);
                 s += d[i];
             }
             last_base = base;
-            stepped = 0;
-            if (s + others <= kMostSum) return {s == A(0) ? -A(INFINITY) : base, s};
-            stepped = too_large(segment_heads);
+            sequential = 0;
+            if (s + s_before <= kMostSum) return {s == A(0) ? -A(INFINITY) : base, s};
+            sequential = too_large(segment_heads);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (is_stepped(i)) d[i] = x(i);
+                if (is_sequential(i)) d[i] = x(i);
                 t[i] = A(0);
             }
-            if (!is_stepped(I - 1)) return {s == A(0) ? -A(INFINITY) : base, s};
+            if (!is_sequential(I - 1)) return {s == A(0) ? -A(INFINITY) : base, s};
             A ds[I], ts[I], es[I];
             return steps(Prefix::identity(), ds, ts, es, segment_heads);
         }
@@ -204,33 +206,33 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
             first_base = fmax(before.m, own_base);
             if (segment_heads == 0) last_base = first_base;
             const A s = before.s * ratio(before.m, first_base), scale = ratio(own_base, first_base);
-            if (!stepped) return divide<false>(s, scale, y, segment_heads);
+            if (!sequential) return divide<false>(s, scale, y, segment_heads);
             divide<true>(s, scale, y, segment_heads);
-            if (is_stepped(0)) first_base = before.m;
+            if (is_sequential(0)) first_base = before.m;
             A ds[I], ts[I], es[I];
-            if (is_stepped(I - 1)) last_base = steps(before, ds, ts, es, segment_heads).m;
+            if (is_sequential(I - 1)) last_base = steps(before, ds, ts, es, segment_heads).m;
         }
 
         // Finds t, given the sum before the thread and the scale of the elements that continue it.
-        template <bool HAS_STEPPED, typename Y>
+        template <bool HAS_SEQUENTIAL, typename Y>
         __device__ void divide(A s, A scale, const Y& y, unsigned segment_heads)
         {
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (begins(segment_heads, i)) s = A(0), scale = A(1);
-                const bool is_kept = HAS_STEPPED && is_stepped(i);
+                const bool is_kept = HAS_SEQUENTIAL && is_sequential(i);
                 if (!is_kept) d[i] *= scale;
                 s += d[i];
                 t[i] = is_kept ? A(y(i)) : s == A(0) ? A(0) : y(i) * inverse(s);
             }
         }
 
-        // Finds d, t and e of all elements, and the state after the last of the `stepped` ones.
+        // Finds d, t and e of all elements, and the state after the last of the `sequential` ones.
         __device__ Prefix steps(const Prefix& from, A (&ds)[I], A (&ts)[I], A (&es)[I], unsigned segment_heads) const
         {
 #pragma unroll
             for (int i = 0; i < I; ++i) ds[i] = d[i], ts[i] = t[i], es[i] = A(1);
-            return Logcumsumexp::steps(from, ds, ts, es, I, segment_heads, stepped);
+            return Logcumsumexp::steps(from, ds, ts, es, I, segment_heads, sequential);
         }
 
         // Calls each(i, d_i, Z_i), from the last element to the first, and returns the Z that goes
@@ -238,7 +240,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         template <typename Each>
         __device__ A for_each_sum(A z, unsigned segment_heads, const Each& each) const
         {
-            if (stepped) {
+            if (sequential) {
                 A ds[I], ts[I], es[I];
                 steps(before, ds, ts, es, segment_heads);
 #pragma unroll
