@@ -12,6 +12,7 @@ import (
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -89,8 +90,29 @@ func (r *refusals) workspaces(plan *core.Plan) {
 			require.Equal(r.t, w.Shape[0], refusal.GotSize)
 		}
 	}
+	r.lessWorkspace()
 	small := int64(100)
 	limited, err := core.Select(plan.Descriptor(), tensor.CUDA(0), ops.Preference{MaxWorkspace: &small})
 	require.NoError(r.t, err, "fewer parts fit a smaller workspace")
 	require.LessOrEqual(r.t, limited.WorkspaceSize(), small)
+}
+
+// lessWorkspace runs a gradient whose plan sums da, but which is asked for db alone: the terms of da
+// need no workspace.
+func (r *refusals) lessWorkspace() {
+	shape := []int64{64, 1024}
+	plan, err := core.Select(scan.LinearRecurrenceBackward{Shape: shape, DType: tensor.Float32, Dim: -1, AShape: []int64{64, 1}}, tensor.CUDA(0), ops.Preference{})
+	require.NoError(r.t, err)
+	args, given := make([]tensor.Tensor, len(plan.Operands())), uint(0)
+	for i, name := range []string{"dh", "a", "h", "db"} {
+		at := slices.Index(plan.Operands(), name)
+		args[at] = tensor.Tensor{Data: uintptr(i+1) << 30, DType: tensor.Float32, Device: tensor.CUDA(0), NDim: 2, Present: 1}
+		copy(args[at].Shape[:], shape)
+		copy(args[at].Strides[:], tensor.Compact(shape))
+		given |= 1 << at
+	}
+	size := plan.WorkspaceNeed(given, true)
+	require.Less(r.t, size, plan.WorkspaceSize())
+	workspace := tensor.Tensor{Data: 1 << 41, DType: tensor.Uint8, Device: tensor.CUDA(0), NDim: 1, Present: 1, Shape: [tensor.MaxRank]int64{size}, Strides: [tensor.MaxRank]int64{1}}
+	require.NoError(r.t, plan.RunOrdered(0, workspace, args))
 }

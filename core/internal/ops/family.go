@@ -209,7 +209,7 @@ type Program interface {
 	Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error
 }
 
-// ConditionalWorkspace is a program some of whose runs need no workspace.
+// ConditionalWorkspace is a program some of whose runs need less than Workspace, or nothing.
 type ConditionalWorkspace interface {
 	// WorkspaceNeed is the number of bytes that suffices for a run. Bit i of given says that
 	// operand i is given; contiguous, that all these are.
