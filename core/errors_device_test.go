@@ -97,8 +97,8 @@ func (r *refusals) workspaces(plan *core.Plan) {
 	require.LessOrEqual(r.t, limited.WorkspaceSize(), small)
 }
 
-// lessWorkspace runs a gradient whose plan sums da, but which is asked for db alone: the terms of da
-// need no workspace.
+// lessWorkspace runs a gradient whose plan sums da, but which is asked for db alone: there are no
+// terms of da, which would need workspace.
 func (r *refusals) lessWorkspace() {
 	shape := []int64{64, 1024}
 	plan, err := core.Select(scan.LinearRecurrenceBackward{Shape: shape, DType: tensor.Float32, Dim: -1, AShape: []int64{64, 1}}, tensor.CUDA(0), ops.Preference{})
