@@ -200,7 +200,8 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 		InitialState: l.alongDim(&args[operand.LinearBackwardInitial]), DFinalState: l.alongDim(&args[operand.LinearDFinal]),
 		DInitialState: l.alongDim(&args[operand.LinearDInitial]),
 	}
-	sumDA, sumDB := func() {}, func() {}
+	sumDA := func() {}
+	var sumDB func()
 	o.DB, sumDB = l.unsummed(&args[operand.LinearDB])
 	summed := &args[operand.LinearDA]
 	if !l.isConstantAlongDim(summed) {
