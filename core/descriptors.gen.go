@@ -7,6 +7,7 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/selective"
 )
 
 // The descriptors of the families. Each documents its formula, operands and shapes.
@@ -24,5 +25,7 @@ type (
 	RopeBackward                 = rope.RopeBackward
 	Scan                         = scan.Scan
 	ScanBackward                 = scan.ScanBackward
+	SelectiveScan                = selective.SelectiveScan
+	SelectiveScanBackward        = selective.SelectiveScanBackward
 	UniqueRows                   = embedding.UniqueRows
 )

@@ -53,6 +53,7 @@ func TestRefusals(t *testing.T) {
 	r.problems()
 	r.preferences()
 	r.runs()
+	r.selectiveScans()
 	r.devices()
 	const golden = "testdata/errors.golden"
 	if *coretest.Update {

@@ -20,7 +20,7 @@ var layers = [][]string{
 	{"internal/cpu"},
 	{"internal/launch", "internal/ops/scan/host"}, // scans on the CPU do not know CUDA launches
 	{"internal/ops", "internal/ops/scan/gpu"},
-	{"internal/ops/elementwise", "internal/ops/embedding", "internal/ops/rope", "internal/ops/scan"},
+	{"internal/ops/elementwise", "internal/ops/embedding", "internal/ops/rope", "internal/ops/scan", "internal/ops/selective"},
 	{"."},
 	{"internal/generate"}, // writes files of other languages
 	{"internal/coretest"}, // what tests share

@@ -14,6 +14,7 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/selective"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
@@ -45,15 +46,19 @@ var sequences int64 = 70
 // rising draws their bounds, one after the other: all but the last have three positions.
 func rising(d ops.Descriptor) func(*rand.Rand) float64 {
 	var fields struct {
-		Shape []int64
-		Dim   int64
+		Shape       []int64
+		Dim, Length int64
 	}
 	text, _ := json.Marshal(d)
 	_ = json.Unmarshal(text, &fields)
+	length := fields.Length
+	if fields.Shape != nil {
+		length = fields.Shape[fields.Dim]
+	}
 	k := int64(-1)
 	return func(*rand.Rand) float64 {
 		if k++; k == sequences {
-			return float64(fields.Shape[fields.Dim])
+			return float64(length)
 		}
 		return float64(3 * k)
 	}
@@ -178,6 +183,19 @@ func TestRaceLinearRecurrence(t *testing.T) {
 			raceOf(t, scan.LinearRecurrenceBackward(d), tensor.Float32, contiguous, nil)
 			d.AShape = []int64{1, shape[1]} // whose gradient is summed by each task
 			raceOf(t, scan.LinearRecurrenceBackward(d), tensor.Float32, contiguous, nil)
+		}
+	}
+}
+
+// Tasks share B and C, and the sums of tasks and batches are added up afterwards.
+func TestRaceSelectiveScan(t *testing.T) {
+	for _, count := range []*int64{nil, &sequences} {
+		for _, areConstant := range []bool{false, true} {
+			d := selective.SelectiveScan{Batch: 2, Dim: 200, Length: 600, N: 4, Groups: coretest.Given[int64](2), HasD: true, HasZ: true, HasBias: true,
+				ConstantB: areConstant, ConstantC: areConstant, NumSequences: count}
+			raceOf(t, d, tensor.Float32, contiguous, nil)
+			raceOf(t, selective.SelectiveScanBackward(d), tensor.Float32, contiguous, nil)
+			raceOf(t, selective.SelectiveScanBackward(d), tensor.BFloat16, mixed, nil, "chunk_states")
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/selective"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/cuda"
 )
@@ -45,7 +46,8 @@ func packedSamples() (samples []ops.Descriptor) {
 		}
 	}
 	d := scan.LinearRecurrence{Shape: shape, NumSequences: two}
-	return append(samples, d, scan.LinearRecurrenceBackward(d))
+	s := selective.SelectiveScan{Batch: 2, Dim: 4, Length: 6, N: 3, NumSequences: two}
+	return append(samples, d, scan.LinearRecurrenceBackward(d), s, selective.SelectiveScanBackward(s))
 }
 
 // Every sample has a plan on the CPU for each dtype.

@@ -19,6 +19,7 @@ var visible = map[string][]string{
 	"common":             {},
 	"elementwise":        {"common"},
 	"rope":               {"common"},
+	"selective":          {"common"},
 	"embedding":          {"common"},
 	"scan/args.gen.cuh":  {"common"},
 	"scan/state":         {"common", "scan/args.gen.cuh"},

@@ -29,7 +29,7 @@ var plans = struct {
 var frames = sync.Pool{New: func() any { return new([maxOperands]core.Tensor) }}
 
 // maxOperands is more than any family's operands and the workspace.
-const maxOperands = 16
+const maxOperands = 24
 
 // Select makes a plan from a descriptor, a device and a preference, and returns its handle.
 func Select(descriptor, device, preference string) (handle int64, err error) {

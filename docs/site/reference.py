@@ -93,6 +93,12 @@ PAGES = [
         "The recurrence `h[t] = a[t] * h[t-1] + b[t]`, and its gradients.",
         stated("sternway._linear_recurrence", "sternway._linear_recurrence_backward"),
     ),
+    Page(
+        "selective_scan",
+        "Selective scan",
+        "The recurrence of Mamba, and its gradients.",
+        stated("sternway._selective_scan", "sternway._selective_scan_backward"),
+    ),
     Page("rope", "RoPE", "Rotary position embedding and its gradient.", stated("sternway._rope")),
     Page(
         "quantization",

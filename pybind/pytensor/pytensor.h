@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { SW_MAX_RANK = 8, SW_MAX_OPERANDS = 16, SW_TEXT = 200 };
+enum { SW_MAX_RANK = 8, SW_MAX_OPERANDS = 24, SW_TEXT = 200 };
 
 /* A tensor that somebody else owns. core.Tensor has the same layout. */
 typedef struct {

@@ -20,6 +20,8 @@ from . import (
     _rope,
     _scan,
     _scan_forward,
+    _selective_scan,
+    _selective_scan_backward,
     _sku,
     _unique_rows,
     errors,
@@ -36,6 +38,8 @@ from ._plan import Plan
 from ._rope import *
 from ._scan import *
 from ._scan_forward import *
+from ._selective_scan import *
+from ._selective_scan_backward import *
 from ._sku import *
 from ._tracing import keep_untraced
 from ._unique_rows import *
@@ -54,6 +58,8 @@ __all__ = [
     *_rope.__all__,
     *_scan.__all__,
     *_scan_forward.__all__,
+    *_selective_scan.__all__,
+    *_selective_scan_backward.__all__,
     *_sku.__all__,
     *_unique_rows.__all__,
     *errors.__all__,

@@ -81,6 +81,12 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "dtype": get_args(FloatName),
         "tie": get_args(Tie),
     },
+    "selective_scan": {
+        "dtype": get_args(FloatName),
+    },
+    "selective_scan_backward": {
+        "dtype": get_args(FloatName),
+    },
     "unique_rows": {
         "index_dtype": get_args(IndexName),
     },

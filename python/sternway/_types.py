@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Columns = Literal["halves", "neighbours"]
 LerpGradient = Literal["da", "db", "dweight"]
 LinearGradient = Literal["da", "db", "dinitial_state"]
+SelectiveGradient = Literal["du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state"]
 
 
 class _TorchDType(Protocol):

@@ -12,6 +12,7 @@ import (
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/selective"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
@@ -76,6 +77,10 @@ func takes(d ops.Descriptor) (carries, sequences bool) {
 	case scan.LinearRecurrence:
 		return false, d.NumSequences != nil
 	case scan.LinearRecurrenceBackward:
+		return false, d.NumSequences != nil
+	case selective.SelectiveScan:
+		return false, d.NumSequences != nil
+	case selective.SelectiveScanBackward:
 		return false, d.NumSequences != nil
 	}
 	return false, false

@@ -7,6 +7,7 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/selective"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -37,7 +38,9 @@ func Samples() []ops.Descriptor {
 	for _, d := range []scan.LinearRecurrence{{Shape: shape, Dim: 0, Reverse: true, BShape: []int64{1, 6}}, {Shape: shape, Dim: -1}, {Shape: []int64{}}} {
 		samples = append(samples, d, scan.LinearRecurrenceBackward(d))
 	}
-	return append(samples, scan.Scan{Kind: "cumprod", Shape: []int64{}}, scan.ScanBackward{Kind: "cumprod", Shape: []int64{}})
+	s := selective.SelectiveScan{Batch: 2, Dim: 4, Length: 5, N: 3, Groups: Given[int64](2), ConstantC: true, HasD: true, HasZ: true, HasBias: true, DeltaSoftplus: true}
+	return append(samples, scan.Scan{Kind: "cumprod", Shape: []int64{}}, scan.ScanBackward{Kind: "cumprod", Shape: []int64{}},
+		s, selective.SelectiveScanBackward(s))
 }
 
 // ElementsOf are the dtypes that a sample is instantiated in.

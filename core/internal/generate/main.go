@@ -14,6 +14,7 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
+	"github.com/sternway/sternway/core/internal/ops/selective"
 )
 
 // headers are the generated headers of CUDA, by their paths.
@@ -30,6 +31,10 @@ var headers = map[string]header{
 	"cuda/rope/args.gen.cuh": {
 		sources: []string{"core/internal/ops/rope/args.go"},
 		structs: []any{rope.RopeProblem{}, rope.RopeOperand{}, rope.RopeArgs{}},
+	},
+	"cuda/selective/args.gen.cuh": {
+		sources: []string{"core/internal/ops/selective/args.go"},
+		structs: []any{selective.SelectiveOperand{}, selective.SelectiveArgs{}, selective.SelectiveBackwardArgs{}, selective.SumArgs{}},
 	},
 	"cuda/scan/args.gen.cuh": {
 		sources: []string{"core/internal/ops/scan/gpu/tuning.go", "core/internal/ops/scan/gpu/args.go"},

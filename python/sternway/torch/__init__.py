@@ -30,6 +30,7 @@ from . import (
     _rope,
     _rope_tables,
     _scan,
+    _selective_scan,
 )
 from ._accelerate import *
 from ._autograd.sharding import Sharding as _Sharding
@@ -46,6 +47,7 @@ from ._patch_rope import *
 from ._rope import *
 from ._rope_tables import *
 from ._scan import *
+from ._selective_scan import *
 
 __all__ = [
     *_accelerate.__all__,
@@ -60,6 +62,7 @@ __all__ = [
     *_rope.__all__,
     *_rope_tables.__all__,
     *_scan.__all__,
+    *_selective_scan.__all__,
 ]
 """Each module states its public names."""
 

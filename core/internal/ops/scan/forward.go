@@ -16,7 +16,7 @@ import (
 // out. The carries (carry.go), with the field Carries, connect the chunks of a row: carry_in comes
 // from the chunks before this one in scan order, and carry_out goes to the next. With carry_in,
 // indices are positions in the whole row. y may be left out if carry_out is given. cu_seqlens has
-// the bounds of sequences that are scanned apart (sequences.go).
+// the bounds of sequences that are scanned apart (ops.Sequences).
 type Scan struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`
@@ -45,7 +45,7 @@ func (d Scan) Problem() (*ops.Problem, error) {
 	p := &ops.Problem{Family: ForwardFamily, Kind: d.Kind, Element: d.DType, Operands: []ops.Operand{
 		{Name: "x", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
 		carryOperand("carry_in", false, d.Shape, onHost.Dim, kind.CarrySize),
-		packed.operand(),
+		packed.Operand(),
 		{Name: "y", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like x", Shapes: shapes},
 		{Name: "indices", Out: true, Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
 		carryOperand("carry_out", true, d.Shape, onHost.Dim, kind.CarrySize),
@@ -58,12 +58,12 @@ func (d Scan) Problem() (*ops.Problem, error) {
 		if args[operand.ForwardIndices].Given() && !kind.ReadsIndices {
 			return errs.New(errs.InvalidProblem, onHost.Op, "indices", "left out", "an operand", "only cummax and cummin have indices")
 		}
-		if err := packed.checkGiven(&args[operand.ForwardSeqlens]); err != nil {
+		if err := packed.CheckGiven(&args[operand.ForwardSeqlens]); err != nil {
 			return err
 		}
 		return d.checkForward(onHost.Op, args)
 	}
-	p.CheckValues = func(args []tensor.Tensor) *errs.Error { return packed.checkBounds(&args[operand.ForwardSeqlens]) }
+	p.CheckValues = func(args []tensor.Tensor) *errs.Error { return packed.CheckBounds(&args[operand.ForwardSeqlens]) }
 	p.Compile = compiler(onHost)
 	return p, nil
 }

@@ -63,12 +63,15 @@ func (d LinearRecurrence) Family() string { return linearFamily.Name }
 // Family is "linear_recurrence_backward".
 func (d LinearRecurrenceBackward) Family() string { return linearBackwardFamily.Name }
 
+// extentAlongDim is the length of rows in messages.
+const extentAlongDim = "the extent along dim"
+
 // linearProblem is a checked descriptor.
 type linearProblem struct {
 	LinearRecurrence
 	op             string
 	dim            int
-	packed         sequences
+	packed         ops.Sequences
 	aShape, bShape []int64
 	stateShape     []int64
 	finalDType     tensor.DType
@@ -84,9 +87,9 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, packed: sequences{op: op, count: d.NumSequences, length: 1}, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
+	p := &linearProblem{LinearRecurrence: d, op: op, dim: dim, packed: ops.Sequences{Op: op, Count: d.NumSequences, Length: 1, Extent: extentAlongDim}, aShape: d.AShape, bShape: d.BShape, finalDType: d.DType.Accumulator()}
 	if len(d.Shape) > 0 {
-		p.packed.length = d.Shape[dim]
+		p.packed.Length = d.Shape[dim]
 	}
 	if p.aShape == nil {
 		p.aShape = d.Shape
@@ -114,7 +117,7 @@ func (d LinearRecurrence) check(family *ops.Family) (*linearProblem, error) {
 		return nil, err
 	}
 	p.stateShape = slices.Delete(slices.Clone(d.Shape), dim, min(dim+1, len(d.Shape)))
-	if err := p.packed.checkCount(len(d.Shape)); err != nil {
+	if err := p.packed.CheckCount(len(d.Shape)); err != nil {
 		return nil, err
 	}
 	if d.NumSequences != nil {
@@ -136,11 +139,11 @@ func (d LinearRecurrence) Problem() (*ops.Problem, error) {
 		Family: linearFamily, Element: d.DType, Traffic: p.traffic(p.aShape, p.bShape, d.Shape),
 		Operands: []ops.Operand{
 			p.factor(p.aShape), p.element("b", false, p.bShape),
-			p.state("initial_state", false, p.initialDType), p.packed.operand(),
+			p.state("initial_state", false, p.initialDType), p.packed.Operand(),
 			p.element("h", true, d.Shape), p.state("final_state", true, p.finalDType),
 		},
-		CheckPresence: func(args []tensor.Tensor) *errs.Error { return p.packed.checkGiven(&args[operand.LinearSeqlens]) },
-		CheckValues:   func(args []tensor.Tensor) *errs.Error { return p.packed.checkBounds(&args[operand.LinearSeqlens]) },
+		CheckPresence: func(args []tensor.Tensor) *errs.Error { return p.packed.CheckGiven(&args[operand.LinearSeqlens]) },
+		CheckValues:   func(args []tensor.Tensor) *errs.Error { return p.packed.CheckBounds(&args[operand.LinearSeqlens]) },
 		Compile:       p.compiler(false),
 	}, nil
 }
@@ -156,13 +159,13 @@ func (d LinearRecurrenceBackward) Problem() (*ops.Problem, error) {
 		Family: linearBackwardFamily, Element: d.DType, Traffic: p.traffic(d.Shape, p.aShape, d.Shape, p.aShape, p.bShape),
 		Operands: []ops.Operand{
 			p.element("dh", false, d.Shape), p.factor(p.aShape, d.Shape), p.element("h", false, d.Shape),
-			p.state("initial_state", false, p.initialDType), p.state("dfinal_state", false, p.finalDType), p.packed.operand(),
+			p.state("initial_state", false, p.initialDType), p.state("dfinal_state", false, p.finalDType), p.packed.Operand(),
 			optional(p.element("da", true, p.aShape)), optional(p.element("db", true, p.bShape)),
 			p.state("dinitial_state", true, p.initialDType),
 		},
 		CheckPresence: p.checkBackward,
 		CheckValues: func(args []tensor.Tensor) *errs.Error {
-			return p.packed.checkBounds(&args[operand.LinearBackwardSeqlens])
+			return p.packed.CheckBounds(&args[operand.LinearBackwardSeqlens])
 		},
 		Compile: p.compiler(true),
 	}, nil
@@ -205,5 +208,5 @@ func (p *linearProblem) checkBackward(args []tensor.Tensor) *errs.Error {
 	case args[operand.LinearDInitial].Given() && !args[operand.LinearBackwardInitial].Given():
 		return errs.New(errs.InvalidProblem, p.op, "initial_state", "given for dinitial_state", "nothing", "")
 	}
-	return p.packed.checkGiven(&args[operand.LinearBackwardSeqlens])
+	return p.packed.CheckGiven(&args[operand.LinearBackwardSeqlens])
 }

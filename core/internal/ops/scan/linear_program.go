@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
@@ -192,7 +193,7 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 		l.host.RunForward(&host.LinearOperands{
 			A: l.expanded(&args[operand.LinearA]), B: l.expanded(&args[operand.LinearB]), H: args[operand.LinearH],
 			InitialState: l.alongDim(&args[operand.LinearInitial]), FinalState: l.alongDim(&args[operand.LinearFinal]),
-		}, host.BoundsOf(&args[operand.LinearSeqlens]))
+		}, cpu.BoundsOf(&args[operand.LinearSeqlens]))
 		return
 	}
 	o := host.LinearOperands{
@@ -208,7 +209,7 @@ func (l *linearProgram) Host(args []tensor.Tensor) {
 		o.DA, sumDA = l.unsummed(summed)
 		summed = nil
 	}
-	l.host.RunBackward(&o, host.BoundsOf(&args[operand.LinearBackwardSeqlens]), summed)
+	l.host.RunBackward(&o, cpu.BoundsOf(&args[operand.LinearBackwardSeqlens]), summed)
 	sumDA()
 	sumDB()
 }

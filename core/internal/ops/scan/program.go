@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
@@ -198,10 +199,10 @@ func lastSymbols(image, first string, element tensor.DType) []launch.Symbol {
 // Host computes the outputs on the CPU.
 func (s *Program) Host(args []tensor.Tensor) {
 	if s.family == ForwardFamily {
-		s.host.RunForward(args, host.BoundsOf(&args[operand.ForwardSeqlens]))
+		s.host.RunForward(args, cpu.BoundsOf(&args[operand.ForwardSeqlens]))
 		return
 	}
-	s.host.RunBackward(args, host.BoundsOf(&args[operand.Seqlens]))
+	s.host.RunBackward(args, cpu.BoundsOf(&args[operand.Seqlens]))
 }
 
 // Device launches the kernels that compute the outputs.

@@ -21,7 +21,7 @@ import (
 // Operands: dy [Shape], x? [Shape], indices? [Shape] int64, carry_in?, dcarry_out?, cu_seqlens?
 // [NumSequences + 1] -> dx? [Shape], dcarry_in?. Kinds says which of x and indices a kind takes; of
 // both, a run takes one. cu_seqlens has the bounds of sequences that are scanned apart
-// (sequences.go).
+// (ops.Sequences).
 // indices are positions along Dim, as the forward returns them; any indices in range are accepted.
 // The comments of packages gpu and host call a run with x a scan by x, and one with indices a scan
 // by indices. The carries (carry.go), with the field Carries, connect the chunks of a row: carry_in
@@ -57,7 +57,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		{Name: "indices", Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
 		carryOperand("carry_in", false, d.Shape, onHost.Dim, kind.CarrySize),
 		carryOperand("dcarry_out", false, d.Shape, onHost.Dim, kind.gradientCarrySize(d.DType)),
-		packed.operand(),
+		packed.Operand(),
 		{Name: "dx", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
 		carryOperand("dcarry_in", true, d.Shape, onHost.Dim, kind.gradientCarrySize(d.DType)),
 	}
@@ -79,13 +79,13 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		case kind.ReadsX && !kind.ReadsIndices && !x:
 			return errs.New(errs.InvalidProblem, op, "x", "given", "nothing", "")
 		}
-		if err := packed.checkGiven(&args[operand.Seqlens]); err != nil {
+		if err := packed.CheckGiven(&args[operand.Seqlens]); err != nil {
 			return err
 		}
 		return d.checkBackward(op, args)
 	}
 	p.CheckValues = func(args []tensor.Tensor) *errs.Error {
-		if err := packed.checkBounds(&args[operand.Seqlens]); err != nil {
+		if err := packed.CheckBounds(&args[operand.Seqlens]); err != nil {
 			return err
 		}
 		return onHost.CheckIndices(args)
@@ -97,7 +97,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 // checkFields checks the fields that a scan and its gradient share. It returns the checked problem
 // in the form of package host, from which the one of package gpu is made as well, and its
 // sequences.
-func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
+func checkFields(family *ops.Family, d Scan) (*host.Scan, *ops.Sequences, error) {
 	if family.Kind(d.Kind) == nil {
 		return nil, nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(family.KindNames()), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
 	}
@@ -116,8 +116,8 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, *sequences, error) {
 		Recurrence: ByName[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: dim, IsReversed: d.Reverse, FirstWins: d.Tie == "first",
 		Carries: d.Carries, IsExclusive: d.Exclusive, IsPacked: d.NumSequences != nil,
 	}
-	packed := &sequences{op, d.NumSequences, scan.Length(), d.Carries}
-	if err := packed.checkCount(len(d.Shape)); err != nil {
+	packed := &ops.Sequences{Op: op, Count: d.NumSequences, Length: scan.Length(), Extent: extentAlongDim, IsCut: d.Carries}
+	if err := packed.CheckCount(len(d.Shape)); err != nil {
 		return nil, nil, err
 	}
 	switch {

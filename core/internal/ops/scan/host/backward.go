@@ -10,6 +10,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -27,7 +28,7 @@ type backwardRun struct {
 
 // RunBackward computes dx, with the sequences of RunForward. Indices are positions of the
 // whole row, so that a gradient by indices needs no bounds.
-func (s *Scan) RunBackward(args []tensor.Tensor, bounds *Bounds) {
+func (s *Scan) RunBackward(args []tensor.Tensor, bounds *cpu.Bounds) {
 	args = without(args, operand.Seqlens)
 	switch isByIndex := args[operand.Indices].Given(); {
 	case isByIndex:

@@ -3,6 +3,7 @@ package host
 import (
 	"slices"
 
+	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -21,7 +22,7 @@ func without(args []tensor.Tensor, numbers ...int) []tensor.Tensor {
 }
 
 // runForwardChunk computes the outputs of a forward scan, carry_out included.
-func (s *Scan) runForwardChunk(args []tensor.Tensor, bounds *Bounds) {
+func (s *Scan) runForwardChunk(args []tensor.Tensor, bounds *cpu.Bounds) {
 	carryOut := &args[operand.ForwardCarryOut]
 	rows := s.carryRows()
 	if rows == 0 {
@@ -93,14 +94,14 @@ func vary(numbers []int64) bool {
 // with bounds, are whole sequences.
 type interval struct {
 	first, end int64
-	begins     bool    // a sequence begins at the first position
-	bounds     *Bounds // counted from the first position in memory
+	begins     bool        // a sequence begins at the first position
+	bounds     *cpu.Bounds // counted from the first position in memory
 }
 
 // intervals are the sequence that a chunk continues, whole sequences, and the one that the next
 // chunk continues, which is empty if it begins there. Without bounds, a chunk is in one sequence.
 // areApart: each sequence is an interval of its own.
-func (s *Scan) intervals(bounds *Bounds, areApart bool) []interval {
+func (s *Scan) intervals(bounds *cpu.Bounds, areApart bool) []interval {
 	n := s.Length()
 	rest := interval{end: n}
 	if bounds == nil {
@@ -142,7 +143,7 @@ func (s *Scan) intervals(bounds *Bounds, areApart bool) []interval {
 		if s.IsReversed {
 			slices.Reverse(inMemory)
 		}
-		middle.bounds = &Bounds{wide: inMemory, stride: 1, Count: int64(len(inMemory) - 1)}
+		middle.bounds = &cpu.Bounds{Wide: inMemory, Stride: 1, Count: int64(len(inMemory) - 1)}
 		found = append(found, middle)
 	}
 	return append(found, interval{first: starts[len(starts)-1], end: n, begins: true})
@@ -179,7 +180,7 @@ func (s *Scan) firstPositions(boundaries []int64) []int64 {
 }
 
 // runBackwardChunk computes the outputs of a gradient, dcarry_in included.
-func (s *Scan) runBackwardChunk(args []tensor.Tensor, bounds *Bounds) {
+func (s *Scan) runBackwardChunk(args []tensor.Tensor, bounds *cpu.Bounds) {
 	rows, form := s.carryRows(), s.Recurrence.carries
 	if rows == 0 {
 		return

@@ -33,7 +33,7 @@ type forwardRun struct {
 
 // RunForward computes y and, if they are given, the indices. Without bounds, rows are one sequence
 // each.
-func (s *Scan) RunForward(args []tensor.Tensor, bounds *Bounds) {
+func (s *Scan) RunForward(args []tensor.Tensor, bounds *cpu.Bounds) {
 	if s.Carries {
 		s.runForwardChunk(args, bounds)
 		return

@@ -143,29 +143,6 @@ INLINE void record_scan(int is_min, int first, int with_index, double *restrict 
   }
 }
 
-/* log(1 + t) for t >= 0. u = 1 + t is m 2^k with m around 1, and log(m) = 2 atanh(s), whose Taylor
-   series ends where terms are below 2^-56. The rounding error of u is added to the result, divided
-   by u, where that matters. */
-INLINE double log_of_one_plus(double t) {
-  const uint64_t root = 0x3fe6a09e667f3bcd; /* the bits of the square root of 1/2 */
-  double u = 1 + t, rest = t - (u - 1);
-  uint64_t exponent = (bits(u) - root) >> 52;
-  double k = number(exponent | bits(0x1p52)) - 0x1p52, f = number(bits(u) - (exponent << 52)) - 1;
-  double s = f / (2 + f), z = s * s;
-  double p = 1.0 / 21;
-  p = p * z + 1.0 / 19;
-  p = p * z + 1.0 / 17;
-  p = p * z + 1.0 / 15;
-  p = p * z + 1.0 / 13;
-  p = p * z + 1.0 / 11;
-  p = p * z + 1.0 / 9;
-  p = p * z + 1.0 / 7;
-  p = p * z + 1.0 / 5;
-  p = p * z + 1.0 / 3;
-  rest = u >= 2 ? 0 : rest;
-  return k * 0x1.62e42feep-1 + (2 * s + (2 * s * z * p + (k * 0x1.a39ef35793c76p-33 + rest)));
-}
-
 /* The running sum of exponentials is exp(m) (1 + t), where m is the largest x so far and its own
    term is the 1. A larger x multiplies the sum by e. error is the rounding error of t. -inf adds
    nothing, and equal infinities have equal terms. */

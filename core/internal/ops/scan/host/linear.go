@@ -25,7 +25,7 @@ type LinearOperands struct {
 }
 
 // RunForward computes h and the final states.
-func (r *Linear) RunForward(o *LinearOperands, bounds *Bounds) {
+func (r *Linear) RunForward(o *LinearOperands, bounds *cpu.Bounds) {
 	h := r.start(o, bounds)
 	var states []float64
 	if h.lanes > h.rows {
@@ -40,7 +40,7 @@ func (r *Linear) RunForward(o *LinearOperands, bounds *Bounds) {
 
 // RunBackward computes da, db and the gradients of the initial states, those which are given. If a
 // is constant along the dimension, summed may be da: it has extent 1 there, or no such dimension.
-func (r *Linear) RunBackward(o *LinearOperands, bounds *Bounds, summed *tensor.Tensor) {
+func (r *Linear) RunBackward(o *LinearOperands, bounds *cpu.Bounds, summed *tensor.Tensor) {
 	h := r.start(o, bounds)
 	var states, sums []float64 // sums of da for each split and row
 	if h.lanes > h.rows {
@@ -113,9 +113,9 @@ const (
 	dinitialState
 )
 
-func (r *Linear) start(o *LinearOperands, bounds *Bounds) *linearRun {
+func (r *Linear) start(o *LinearOperands, bounds *cpu.Bounds) *linearRun {
 	if bounds == nil {
-		bounds = &Bounds{wide: []int64{0, r.Length()}, stride: 1, Count: 1}
+		bounds = &cpu.Bounds{Wide: []int64{0, r.Length()}, Stride: 1, Count: 1}
 	}
 	scan := r.of(bounds, all)
 	args := []tensor.Tensor{o.A, o.B, o.H, o.DH, o.DA, o.DB}
@@ -235,7 +235,7 @@ func (h *linearRun) pass(from, to int) {
 
 // Tasks is the number of tasks that share a pass.
 func (r *Linear) Tasks(h tensor.Tensor, seqlens *tensor.Tensor) int64 {
-	return r.start(&LinearOperands{H: h}, BoundsOf(seqlens)).tasks()
+	return r.start(&LinearOperands{H: h}, cpu.BoundsOf(seqlens)).tasks()
 }
 
 // SumTo adds numbers of a shape over the dimensions in which t has extent 1, or none, and stores

@@ -77,9 +77,9 @@ func (s *Scan) Kernel(isForward bool) string {
 
 // Tasks is the number of tasks that share a pass over these operands.
 func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) int64 {
-	bounds := BoundsOf(&args[operand.Seqlens])
+	bounds := cpu.BoundsOf(&args[operand.Seqlens])
 	if isForward {
-		bounds = BoundsOf(&args[operand.ForwardSeqlens])
+		bounds = cpu.BoundsOf(&args[operand.ForwardSeqlens])
 	}
 	if isForward || !args[operand.Indices].Given() {
 		s = s.of(bounds, all)

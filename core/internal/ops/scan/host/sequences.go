@@ -5,106 +5,15 @@ package host
 import "C"
 
 import (
-	"math"
 	"slices"
 	"sort"
-	"sync/atomic"
 
 	"github.com/sternway/sternway/core/internal/cpu"
-	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/tensor"
-	"github.com/sternway/sternway/core/internal/threads"
 )
 
 // This file has packed sequences, and exclusive scans. An exclusive scan is the inclusive scan of
 // all positions but the last, and its result lies one position later; so does dy of its gradient.
-
-// Bounds are the bounds of the sequences that are packed along a dimension, in host memory:
-// sequence k has the positions At(k) to At(k+1) - 1.
-type Bounds struct {
-	narrow []int32
-	wide   []int64 // nil: the bounds are int32
-	stride int64
-	Count  int64 // number of sequences
-}
-
-// BoundsOf reads an operand of at least one int32 or int64; nil if it is left out.
-func BoundsOf(t *tensor.Tensor) *Bounds {
-	if !t.Given() {
-		return nil
-	}
-	b := &Bounds{stride: t.Strides[0], Count: t.Shape[0] - 1}
-	switch {
-	case b.stride < 1: // reversed, or one number
-		b.wide = make([]int64, t.Shape[0])
-		for k := range b.wide {
-			one := *t
-			one.Data += uintptr(int64(k) * b.stride * t.DType.Size())
-			one.Strides[0] = 1
-			b.wide[k] = (BoundsOf(&one)).At(0)
-		}
-		b.stride = 1
-	case t.DType == tensor.Int32:
-		b.narrow = cpu.Elements[int32](t, 0, t.Shape[0], b.stride)
-	default:
-		b.wide = cpu.Elements[int64](t, 0, t.Shape[0], b.stride)
-	}
-	return b
-}
-
-// At is bound k.
-func (b *Bounds) At(k int64) int64 {
-	if b.wide != nil {
-		return b.wide[k*b.stride]
-	}
-	return int64(b.narrow[k*b.stride])
-}
-
-// FirstWrong is the first bound that is not 0, is less than the bound before it, or exceeds the
-// length of a row; the last bound if that is not the length. -1: all are right. If the row is cut
-// out of a longer one, the first bound may be less than 0, and others may exceed the length.
-func (b *Bounds) FirstWrong(length int64, isCut bool) int64 {
-	least, most := int64(0), length
-	if isCut {
-		least, most = math.MinInt64, math.MaxInt64
-	}
-	var first atomic.Int64
-	first.Store(math.MaxInt64)
-	start := func() (*Bounds, func()) { return b, func() {} }
-	threads.Run(nil, num.CeilDiv(b.Count+1, cpu.Grain), 1, start, func(_ *Bounds, task int64) {
-		k, end := task*cpu.Grain, min((task+1)*cpu.Grain, b.Count+1)
-		for wrong := b.firstWrong(k, end, least, most); wrong < end; {
-			if before := first.Load(); wrong >= before || first.CompareAndSwap(before, wrong) {
-				break
-			}
-		}
-	})
-	switch {
-	case first.Load() < math.MaxInt64:
-		return first.Load()
-	case b.At(b.Count) < length:
-		return b.Count
-	}
-	return -1
-}
-
-// firstWrong is the first of the bounds k to end-1 that is less than the bound before it, or not
-// between two numbers, or is bound 0 and exceeds 0; `end` if there is none.
-func (b *Bounds) firstWrong(k, end, least, most int64) int64 {
-	if k > 0 {
-		least = b.At(k - 1)
-	} else if b.At(0) > 0 {
-		return 0
-	}
-	for ; k < end; k++ {
-		bound := b.At(k)
-		if bound < least || bound > most {
-			break
-		}
-		least = bound
-	}
-	return k
-}
 
 // part is the part of each sequence that a run is about, in scan order.
 type part int
@@ -118,7 +27,7 @@ const (
 
 // sequences are a part of each sequence of a row.
 type sequences struct {
-	*Bounds
+	*cpu.Bounds
 	part       part
 	length     int64 // of the row
 	isReversed bool
@@ -126,27 +35,27 @@ type sequences struct {
 
 // read sets `to` to the bounds from bound k on, in scan order.
 func (q *sequences) read(to []int64, k int64) {
-	if q.wide != nil {
-		readBounds(q, to, k, q.wide)
+	if q.Wide != nil {
+		readBounds(q, to, k, q.Wide)
 	} else {
-		readBounds(q, to, k, q.narrow)
+		readBounds(q, to, k, q.Narrow)
 	}
 }
 
 func readBounds[T int32 | int64](q *sequences, to []int64, k int64, from []T) {
-	switch at := (q.Count - k) * q.stride; {
+	switch at := (q.Count - k) * q.Stride; {
 	case q.isReversed:
 		for i := range to {
 			to[i] = q.length - int64(from[at])
-			at -= q.stride
+			at -= q.Stride
 		}
-	case q.stride == 1:
+	case q.Stride == 1:
 		for i, bound := range from[k : k+int64(len(to))] {
 			to[i] = int64(bound)
 		}
 	default:
 		for i := range to {
-			to[i] = int64(from[(k+int64(i))*q.stride])
+			to[i] = int64(from[(k+int64(i))*q.Stride])
 		}
 	}
 }
@@ -192,7 +101,7 @@ func (q *sequences) search(k, position int64) int64 {
 // operand whose positions come one later: the output of the scan, or dy of its gradient. The
 // position of the output that this leaves out, the first or the last of each sequence, becomes
 // `empty`.
-func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int, empty float64, run func(*Scan, []tensor.Tensor)) {
+func (s *Scan) forSequences(args []tensor.Tensor, bounds *cpu.Bounds, out, later int, empty float64, run func(*Scan, []tensor.Tensor)) {
 	switch {
 	case !s.IsExclusive && bounds == nil:
 		run(s, args)
@@ -204,7 +113,7 @@ func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int
 	lateArgs, rest := slices.Clone(args), s.of(bounds, allButLast)
 	lateArgs[later].Data += uintptr(s.scanStep(&args[later]) * args[later].DType.Size())
 	if bounds == nil {
-		bounds = &Bounds{wide: []int64{0, s.Length()}, stride: 1, Count: 1}
+		bounds = &cpu.Bounds{Wide: []int64{0, s.Length()}, Stride: 1, Count: 1}
 		rest.Shape = slices.Clone(s.Shape)
 		for i := range lateArgs {
 			if s.IsReversed && args[i].Given() { // the last position is that of the lowest address
@@ -226,7 +135,7 @@ func (s *Scan) forSequences(args []tensor.Tensor, bounds *Bounds, out, later int
 }
 
 // of is the scan of a part of each sequence; of whole rows without bounds.
-func (s *Scan) of(bounds *Bounds, part part) *Scan {
+func (s *Scan) of(bounds *cpu.Bounds, part part) *Scan {
 	scan := *s
 	if scan.parent == nil {
 		scan.parent = s

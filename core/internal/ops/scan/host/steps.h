@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "scan.h"
-#include "../../../cpu/vector.h"
+#include "../../../cpu/exponential.h"
 
 /* A gradient has a forward recurrence and a backward recurrence. The forward one carries a prefix
    over x; it gives position k a weight w[k] and a link c[k]. The backward one is affine, and dx is
@@ -30,9 +30,6 @@
    lanes of a tile. */
 #define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
 
-INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
-INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
-
 /* The record flags of a block at one position are the bits of a word; the word of the next position
    is WORDS later. */
 #define WORDS (width / SCAN_LANES)
@@ -42,35 +39,6 @@ INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 INLINE double zero_product(double a, double b) {
   double p = a * b, otherwise = isunordered(a, b) ? p : 0;
   return p == p ? p : otherwise;
-}
-
-/* 2^k for an integer k from -1022 to 1023. The sum has exponent 52, so its low bits are the integer
-   k + 1023. */
-INLINE double power(double k) { return number(bits(k + (0x1.8p52 + 1023)) << 52); }
-
-/* exp(t + rest) for t <= 0 and a much smaller rest, as exp(k log 2 + r) with |r| <= log(2)/2. The
-   Taylor series of exp(r) ends where terms are below 2^-56. The power of two is applied in two
-   steps, so that subnormal results are rounded once. */
-INLINE double exponential(double t, double rest) {
-  rest = t < -746 ? 0 : rest;
-  t = t < -746 ? -746 : t;
-  double k = (t * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;
-  double r = (t - k * 0x1.62e42feep-1) - (k * 0x1.a39ef35793c76p-33 - rest);
-  double p = 1.0 / 6227020800;
-  p = p * r + 1.0 / 479001600;
-  p = p * r + 1.0 / 39916800;
-  p = p * r + 1.0 / 3628800;
-  p = p * r + 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = 1 + (r + r * r * p);
-  double normal = k < -1000 ? -1000 : k;
-  return p * power(normal) * power(k - normal);
 }
 
 /* The forward functions compute the prefix after n positions. If w is given they store the weights

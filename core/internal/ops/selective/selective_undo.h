@@ -1,0 +1,21 @@
+/* Undefines what selective_widths.h and the headers that it includes define for a type. */
+#undef FOR
+#undef WIDE
+#undef BITS
+#undef SERIES
+#undef ROUNDER
+#undef BIAS
+#undef FRACTION
+#undef LOWEST
+#undef HIGHEST
+#undef LOG2_HIGH
+#undef LOG2_LOW
+#undef SUFFIXED
+#undef MASK_512
+#undef VECTOR_BYTES
+#undef VEC
+#undef WORD
+#undef WIDTH
+#undef LOAD
+#undef STORE
+#undef SPLAT

@@ -1,0 +1,476 @@
+// The gradient of the selective scan: a CTA takes channels of one batch and group in rounds, a
+// channel for each warp, and goes through tiles from the last to the first. For each state a warp
+// scans the states forward, from the state that the forward scan kept, and the gradient of states,
+//
+//     g[t] = C[t] dy'[t] + q[t+1]    q[t] = a[t] g[t]    a[t] = e^{d[t] A}    dy' = dy silu(z)
+//
+// backward. Sums over channels, dB and dC, are in shared memory: warps take turns at the states, so
+// that no two add to the same one and the order is fixed.
+#pragma once
+
+#include "selective/forward.cuh"
+
+template <typename T, typename A, bool PACKED>
+struct SelectiveBackward {
+    using Shape = TileShape<A>;
+    static constexpr int P = Shape::POSITIONS, TILE = Shape::TILE, STATES = Shape::STATES, PITCH = Shape::PITCH;
+
+    // Of a CTA; after it, rows of all states for each channel: A log2(e), what leaves a tile to the
+    // one before, and sums of A and of constant B and C.
+    struct Shared {
+        A b[STATES * PITCH], c[STATES * PITCH], db[STATES * PITCH], dc[STATES * PITCH];
+        unsigned heads[TILE / 32 + 1];
+    };
+
+    // What the positions of a lane share over all states.
+    struct Lane {
+        A d[P], du[P], dy[P];  // step sizes; step size times u; dy'
+        A y[P], g[P], dd[P];   // sums over states: of C h and D u; of g B; of A log2(e) a h g
+        unsigned heads, tails;
+        i64 first;
+        int count;
+    };
+
+    const SelectiveBackwardArgs& args;
+    Shared& shared;
+    A* rows;
+    i64 batch, group, cta_in_group, in_group, channel;
+    int row;  // of the channel, in shared memory
+    bool exists;
+
+    __device__ SelectiveBackward(const SelectiveBackwardArgs& args, char* memory)
+        : args(args), shared(*reinterpret_cast<Shared*>(memory))
+    {
+        in_group = args.channels / args.groups;
+        const i64 of_cta = kWarps * args.rounds, ctas = (in_group + of_cta - 1) / of_cta;
+        batch = blockIdx.x / (args.groups * ctas);
+        const i64 of_batch = blockIdx.x - batch * args.groups * ctas;
+        group = of_batch / ctas;
+        cta_in_group = of_batch - group * ctas;
+        rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
+    }
+
+    enum Row { RATE, CARRY, SUM_A, SUM_B, SUM_C, ROWS };
+    __device__ A& at_state(Row kind, i64 n) const
+    {
+        return rows[(kind * kWarps * args.rounds + row) * args.states + n];
+    }
+    __device__ A& sum_of_d(bool bias) const
+    {
+        return rows[ROWS * kWarps * args.rounds * args.states + bias * kWarps * args.rounds + row];
+    }
+
+    template <typename S>
+    __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
+    {
+        return reinterpret_cast<S*>(o.data) + batch * o.batch + channel * o.channel + state * o.state +
+               position * o.position;
+    }
+
+    // Numbers of the workspace.
+    __device__ A* numbers(i64 first) const { return reinterpret_cast<A*>(args.workspace) + first; }
+
+    // Takes the channel of a round.
+    __device__ void take(int round)
+    {
+        row = round * kWarps + threadIdx.x / 32;
+        const i64 c = cta_in_group * kWarps * args.rounds + row;
+        exists = c < in_group;
+        channel = group * in_group + min(c, in_group - 1);
+    }
+
+    __device__ void run()
+    {
+        for (int round = 0; round < args.rounds; ++round) {
+            take(round);
+            for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
+                at_state(RATE, n) = *at<const A>(args.a, n, 0) * kLog2e<A>;
+                at_state(CARRY, n) = args.dlast.data && !PACKED && exists ? *at<const A>(args.dlast, n, 0) : A(0);
+                at_state(SUM_A, n) = at_state(SUM_B, n) = at_state(SUM_C, n) = A(0);
+            }
+            if (threadIdx.x % 32 == 0) sum_of_d(false) = sum_of_d(true) = A(0);
+        }
+        for (i64 position = ((args.length + TILE - 1) / TILE - 1) * TILE; position >= 0; position -= TILE)
+            for (i64 n = 0; n < args.states; n += STATES) run_states(position, n);
+        __syncthreads();
+        for (int round = 0; round < args.rounds; ++round) {
+            take(round);
+            if (exists) store_sums();
+        }
+    }
+
+    // The numbers of state from + n of a channel are in lane n.
+    struct Numbers {
+        A rate, kept;                // A log2(e); the state that enters the tile
+        A carry;                     // q after the tile; once the state is scanned, q before it
+        A sum_a, sum_b, sum_c;
+    };
+    __device__ Numbers numbers_of(i64 from, int states, i64 position) const
+    {
+        const i64 n = from + min(static_cast<int>(threadIdx.x % 32), states - 1);
+        const A kept = at<const A>(args.chunks, n, position / kChunkLength)[args.first_chunk];
+        return {at_state(RATE, n), kept, at_state(CARRY, n), A(0), A(0), A(0)};
+    }
+    __device__ void add_numbers(const Numbers& numbers, i64 from, int states) const
+    {
+        const int lane = threadIdx.x % 32;
+        if (lane >= states) return;
+        at_state(CARRY, from + lane) = numbers.carry;
+        at_state(SUM_A, from + lane) += numbers.sum_a;
+        if (args.flags & kConstantB) at_state(SUM_B, from + lane) += numbers.sum_b;
+        if (args.flags & kConstantC) at_state(SUM_C, from + lane) += numbers.sum_c;
+    }
+
+    // Some states of all channels, over a tile.
+    __device__ void run_states(i64 position, i64 from)
+    {
+        const int states = static_cast<int>(min(args.states - from, i64(STATES)));
+        __syncthreads();
+        if constexpr (PACKED) find_heads<TILE>(args, position, shared.heads);
+        load_group(args.b, args.flags & kConstantB, from, states, position, shared.b);
+        load_group(args.c, args.flags & kConstantC, from, states, position, shared.c);
+        for (int i = threadIdx.x; i < STATES * PITCH; i += blockDim.x) shared.db[i] = shared.dc[i] = A(0);
+        __syncthreads();
+        for (int round = 0; round < args.rounds; ++round) {
+            take(round);
+            Lane own;
+            load_lane(own, position);
+            if (from) load_sums(own, position);
+            Numbers of_states = numbers_of(from, states, position);
+#pragma unroll 1
+            for (int i = 0; i < STATES; ++i) {
+                const int n = (i + 2 * static_cast<int>(threadIdx.x / 32)) % STATES;
+                if (n < states) scan_state(own, of_states, from, n);
+                if (i % 2) __syncthreads();  // two states a turn
+            }
+            add_numbers(of_states, from, states);
+            if (from + states < args.states)
+                store_lane_sums(own, position);
+            else if (exists)
+                finish(own);
+        }
+        if (!(args.flags & kConstantB) && args.b_sums >= 0) store_group(args.b_sums, shared.db, from, states, position);
+        if (!(args.flags & kConstantC) && args.c_sums >= 0) store_group(args.c_sums, shared.dc, from, states, position);
+    }
+
+    __device__ void load_group(
+        const SelectiveOperand& o, bool is_constant, i64 n, int states, i64 position, A* to) const
+    {
+        if (is_constant) return;
+        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + group * o.channel;
+        load_shared(o, from, n, states, position, args.length, to);
+    }
+
+    // Stores the sums over the channels of the CTA: [CTA, batch, group, state, position].
+    __device__ void store_group(i64 sums, const A* from, i64 first, int states, i64 position) const
+    {
+        const i64 row = ((cta_in_group * args.batches + batch) * args.groups + group) * args.states + first;
+        A* to = numbers(sums) + row * args.length + position;
+        const int count = static_cast<int>(min(args.length - position, i64(TILE)));
+        for (int i = threadIdx.x; i < states * TILE; i += blockDim.x) {
+            const int n = i / TILE, t = i % TILE;
+            if (t < count) to[n * args.length + t] = from[n * PITCH + Shape::place(t / P, t % P)];
+        }
+    }
+
+    __device__ void load_lane(Lane& own, i64 position) const
+    {
+        const int lane = threadIdx.x % 32;
+        own.first = position + lane * P;
+        own.count = static_cast<int>(max(min(args.length - own.first, i64(P)), i64(0)));
+        A u[P];
+        load_positions<P>(at<const T>(args.delta, 0, own.first), args.delta.position, own.count, own.d);
+        load_positions<P>(at<const T>(args.u, 0, own.first), args.u.position, own.count, u);
+        load_positions<P>(at<const T>(args.dy, 0, own.first), args.dy.position, own.count, own.dy);
+        if (args.z.data) {
+            A z[P];
+            load_positions<P>(at<const T>(args.z, 0, own.first), args.z.position, own.count, z);
+#pragma unroll
+            for (int k = 0; k < P; ++k) own.dy[k] *= z[k] * sigmoid(z[k]);
+        }
+        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0),
+                skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            A d = own.d[k] + bias;
+            if (args.flags & kSoftplus) d = softplus(d);
+            own.d[k] = k < own.count ? d : A(0);
+            own.du[k] = own.d[k] * u[k];
+            own.y[k] = args.d.data ? skip * u[k] : A(0);
+            own.g[k] = own.dd[k] = A(0);
+        }
+        own.heads = own.tails = 0;
+        if constexpr (PACKED) {
+            const i64 bits = static_cast<i64>(shared.heads[lane * P / 32 + 1]) << 32 | shared.heads[lane * P / 32];
+            const unsigned all = static_cast<unsigned>(bits >> lane * P % 32), mask = (1u << own.count) - 1;
+            own.heads = all & mask, own.tails = all >> 1 & mask;
+        } else if (own.first == 0 && !args.initial.data) {
+            own.heads = 1;  // the first decay is not applied
+        }
+    }
+
+    // Sums of a lane over the states before `from`, where they do not all fit into shared memory.
+    __device__ A* lane_sums() const
+    {
+        return numbers(args.lanes) + ((blockIdx.x * kWarps * args.rounds + row) * 32 + threadIdx.x % 32) * 3 * P;
+    }
+    __device__ void load_sums(Lane& own, i64) const
+    {
+        const A* from = lane_sums();
+#pragma unroll
+        for (int k = 0; k < P; ++k) own.y[k] = from[k], own.g[k] = from[P + k], own.dd[k] = from[2 * P + k];
+    }
+    __device__ void store_lane_sums(const Lane& own, i64) const
+    {
+        A* to = lane_sums();
+#pragma unroll
+        for (int k = 0; k < P; ++k) to[k] = own.y[k], to[P + k] = own.g[k], to[2 * P + k] = own.dd[k];
+    }
+
+    __device__ void scan_state(Lane& own, Numbers& numbers, i64 from, int n)
+    {
+        // Plain arithmetic leaves the range if an infinite state meets a decay of 0.
+        if (try_state<false>(own, numbers, from, n)) return;
+        Lane copy = own;  // `own` and `numbers` themselves stay in registers
+        Numbers sums = numbers;
+        exact_state(copy, sums, from, n);
+        own = copy, numbers = sums;
+    }
+    __device__ __noinline__ void exact_state(Lane& own, Numbers& numbers, i64 from, int n)
+    {
+        try_state<true>(own, numbers, from, n);
+    }
+
+    // One state of a channel. Without EXACT it returns false, and has added nothing, if a lane
+    // leaves the range.
+    template <bool EXACT>
+    __device__ bool try_state(Lane& own, Numbers& numbers, i64 from, int n)
+    {
+        const int lane = threadIdx.x % 32;
+        const bool constant_b = args.flags & kConstantB, constant_c = args.flags & kConstantC;
+        const A rate = __shfl_sync(~0u, numbers.rate, n), carry_in = __shfl_sync(~0u, numbers.carry, n),
+                kept = __shfl_sync(~0u, numbers.kept, n);
+        A a[P], b[P], c[P], before[P];  // before: a h of the position before
+        if (constant_b)
+            fill(b, *at<const A>(args.b, from + n, 0));
+        else
+            read_shared(shared.b + n * PITCH, b);
+        if (constant_c)
+            fill(c, *at<const A>(args.c, from + n, 0));
+        else
+            read_shared(shared.c + n * PITCH, c);
+#pragma unroll
+        for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), before[k] = A(0);
+        if (own.heads) begin_sequences(own.heads, from + n, own.first, a, before);
+        A all = A(1), h = A(0), q = A(0);
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            all = product<EXACT>(all, a[k]);
+            h = step<EXACT>(a[k], h, before[k] + own.du[k] * b[k]);
+        }
+#pragma unroll
+        for (int k = P - 1; k >= 0; --k)
+            q = gated<EXACT>(a[k], fma(c[k], own.dy[k], q) + last_gradient(own, from + n, k));
+        A h_all = all, q_all = all;
+#pragma unroll
+        for (int i = 1; i < 32; i *= 2) {
+            const A ha = __shfl_up_sync(~0u, h_all, i), hb = __shfl_up_sync(~0u, h, i),
+                    qa = __shfl_down_sync(~0u, q_all, i), qb = __shfl_down_sync(~0u, q, i);
+            if (lane >= i) h = step<EXACT>(h_all, hb, h), h_all = product<EXACT>(h_all, ha);
+            if (lane + i < 32) q = step<EXACT>(q_all, qb, q), q_all = product<EXACT>(q_all, qa);
+        }
+        const A h_out = step<EXACT>(h_all, kept, h), q_out = step<EXACT>(q_all, carry_in, q);
+        h = __shfl_up_sync(~0u, h_out, 1);
+        q = __shfl_down_sync(~0u, q_out, 1);
+        if (lane == 0) h = kept;
+        if (lane == 31) q = carry_in;
+        if (!EXACT) {
+            const bool is_finite = fabs(h_out) < A(INFINITY) && fabs(q_out) < A(INFINITY);
+            if (!__all_sync(~0u, is_finite)) return false;
+        }
+        const A carry = __shfl_sync(~0u, q_out, 0);
+        if (lane == n) numbers.carry = carry;
+        A db[P], dc[P], sum_a = A(0);
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            before[k] += gated<EXACT>(a[k], h);  // of a sequence's first position a is 0
+            h = fma(own.du[k], b[k], before[k]);
+            own.y[k] = fma(c[k], h, own.y[k]);
+            dc[k] = own.dy[k] * h;
+        }
+#pragma unroll
+        for (int k = P - 1; k >= 0; --k) {
+            const A g = fma(c[k], own.dy[k], q) + last_gradient(own, from + n, k), x = before[k] * g;
+            if (PACKED && own.heads >> k & 1) store_initial(from + n, own.first + k, exp2_of(rate * own.d[k]), g);
+            q = gated<EXACT>(a[k], g);
+            db[k] = own.du[k] * g;
+            own.g[k] = fma(g, b[k], own.g[k]);
+            own.dd[k] = fma(rate, x, own.dd[k]);
+            sum_a = fma(own.d[k], x, sum_a);
+        }
+        sum_a = over_lanes(sum_a);
+        if (lane == n) numbers.sum_a += sum_a;
+        if (constant_b) {
+            const A sum = over_lanes(sum_of(db));
+            if (lane == n) numbers.sum_b += sum;
+        } else if (exists) {
+            add_shared(shared.db + n * PITCH, db);
+        }
+        if (constant_c) {
+            const A sum = over_lanes(sum_of(dc));
+            if (lane == n) numbers.sum_c += sum;
+        } else if (exists) {
+            add_shared(shared.dc + n * PITCH, dc);
+        }
+        return true;
+    }
+
+    // a x, 0 if a is 0 (EXACT).
+    template <bool EXACT>
+    static __device__ A gated(A a, A x)
+    {
+        return EXACT && a == A(0) ? A(0) : a * x;
+    }
+
+    static __device__ void fill(A (&x)[P], A value)
+    {
+#pragma unroll
+        for (int k = 0; k < P; ++k) x[k] = value;
+    }
+
+    static __device__ A sum_of(const A (&x)[P])
+    {
+        A sum = x[0];
+#pragma unroll
+        for (int k = 1; k < P; ++k) sum += x[k];
+        return sum;
+    }
+
+    static __device__ A over_lanes(A x)
+    {
+#pragma unroll
+        for (int i = 16; i; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+        return x;
+    }
+
+    static __device__ void add_shared(A* state, const A (&x)[P])
+    {
+#pragma unroll
+        for (int k = 0; k < P; k += Shape::VECTOR) {
+            A* to = state + Shape::place(threadIdx.x % 32, k);
+            Pack<A, Shape::VECTOR> pack = load_wide<Shape::VECTOR>(to);
+#pragma unroll
+            for (int v = 0; v < Shape::VECTOR; ++v) pack.at[v] += x[k + v];
+            store_wide(to, pack);
+        }
+    }
+
+    // At the first position of a sequence the state before is the initial one, to which a h in
+    // `before` belongs, and the decay is 0.
+    __device__ void begin_sequences(unsigned heads, i64 n, i64 first, A (&a)[P], A (&before)[P]) const
+    {
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            if (!(heads >> k & 1)) continue;
+            if (PACKED && args.initial.data)
+                before[k] = gated<true>(a[k], *at<const A>(args.initial, n, sequence_of(args, first + k)));
+            a[k] = A(0);
+        }
+    }
+
+    // The gradient of the last state of a sequence, at its last position.
+    __device__ A last_gradient(const Lane& own, i64 n, int k) const
+    {
+        if (!PACKED || !args.dlast.data || !(own.tails >> k & 1)) return A(0);
+        return *at<const A>(args.dlast, n, sequence_of(args, own.first + k));
+    }
+
+    __device__ void store_initial(i64 n, i64 position, A decay, A g) const
+    {
+        if (args.dinitial.data && exists)
+            *at<A>(args.dinitial, n, sequence_of(args, position)) = gated<true>(decay, g);
+    }
+
+    // The results of a lane.
+    __device__ void finish(Lane& own) const
+    {
+        A u[P], raw[P], result[P], sum_d = A(0), sum_bias = A(0);
+        load_positions<P>(at<const T>(args.u, 0, own.first), args.u.position, own.count, u);
+        const A skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
+        if (args.du.data) {
+#pragma unroll
+            for (int k = 0; k < P; ++k) {
+                result[k] = own.d[k] * own.g[k];
+                if (args.d.data) result[k] = fma(skip, own.dy[k], result[k]);
+            }
+            store_positions(at<T>(args.du, 0, own.first), args.du.position, own.count, result);
+        }
+        load_positions<P>(at<const T>(args.delta, 0, own.first), args.delta.position, own.count, raw);
+        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0);
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            result[k] = fma(u[k], own.g[k], own.dd[k] / kLog2e<A>);
+            if (args.flags & kSoftplus) result[k] *= sigmoid(raw[k] + bias);
+            sum_bias += k < own.count ? result[k] : A(0);
+            sum_d = fma(own.dy[k], u[k], sum_d);
+        }
+        if (args.ddelta.data)
+            store_positions(at<T>(args.ddelta, 0, own.first), args.ddelta.position, own.count, result);
+        sum_d = over_lanes(sum_d), sum_bias = over_lanes(sum_bias);
+        if (threadIdx.x % 32 == 0) sum_of_d(false) += sum_d, sum_of_d(true) += sum_bias;
+        if (!args.dz.data) return;
+        A z[P];
+        load_positions<P>(at<const T>(args.z, 0, own.first), args.z.position, own.count, z);
+        load_positions<P>(at<const T>(args.dy, 0, own.first), args.dy.position, own.count, result);
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            const A s = sigmoid(z[k]);
+            result[k] *= own.y[k] * s * (A(1) + z[k] * (A(1) - s));
+        }
+        store_positions(at<T>(args.dz, 0, own.first), args.dz.position, own.count, result);
+    }
+
+    // Stores the sums of a channel over the positions of a batch.
+    __device__ void store_sums() const
+    {
+        const i64 number = batch * args.channels + channel;
+        for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
+            const i64 i = number * args.states + n;
+            if (args.a_sums >= 0) numbers(args.a_sums)[i] = at_state(SUM_A, n);
+            if (args.flags & kConstantB && args.b_sums >= 0) numbers(args.b_sums)[i] = at_state(SUM_B, n);
+            if (args.flags & kConstantC && args.c_sums >= 0) numbers(args.c_sums)[i] = at_state(SUM_C, n);
+            if (!PACKED && args.dinitial.data) *at<A>(args.dinitial, n, 0) = at_state(CARRY, n);
+        }
+        if (threadIdx.x % 32) return;
+        if (args.d_sums >= 0) numbers(args.d_sums)[number] = sum_of_d(false);
+        if (args.bias_sums >= 0) numbers(args.bias_sums)[number] = sum_of_d(true);
+        if (PACKED && args.dinitial.data) pass_states();
+    }
+
+    // Passes on the gradients of the states of sequences without positions.
+    __device__ void pass_states() const
+    {
+        for (i64 k = 0; k < args.bound_count - 1; ++k) {
+            if (bound_at(args, k) != bound_at(args, k + 1)) continue;
+            for (i64 n = 0; n < args.states; ++n)
+                *at<A>(args.dinitial, n, k) = args.dlast.data ? *at<const A>(args.dlast, n, k) : A(0);
+        }
+    }
+};
+
+// The sum of arrays of numbers, in order. A thread has a number of the result.
+template <typename S, typename A>
+__device__ void sum_arrays(const SumArgs& args)
+{
+    const i64 size = args.extent[0] * args.extent[1] * args.extent[2] * args.extent[3],
+              i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= size) return;
+    const A* from = reinterpret_cast<const A*>(args.workspace) + args.first + i;
+    A sum = A(0);
+#pragma unroll 4
+    for (i64 k = 0; k < args.count; ++k) sum += from[k * size];
+    const i64 position = i % args.extent[3], above = i / args.extent[3], state = above % args.extent[2],
+              rest = above / args.extent[2], channel = rest % args.extent[1], batch = rest / args.extent[1];
+    reinterpret_cast<S*>(args.to.data)[batch * args.to.batch + channel * args.to.channel + state * args.to.state +
+                                       position * args.to.position] = static_cast<S>(sum);
+}

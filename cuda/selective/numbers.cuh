@@ -1,0 +1,97 @@
+// selective/: the selective scan (Mamba) and its gradient.
+//
+//     d = softplus(delta + bias)    h[t] = e^{d[t] A} h[t-1] + d[t] B[t] u[t]
+//     y[t] = (sum over states of C[t] h[t] + D u[t]) silu(z[t])
+//
+// This file: numbers of one position, and the access to operands.
+#pragma once
+
+#include "common/vec.cuh"
+#include "selective/args.gen.cuh"
+
+template <typename A>
+constexpr A kLog2e = A(1.4426950408889634);
+
+__device__ inline float exp2_of(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ inline double exp2_of(double x) { return exp2(x); }
+
+__device__ inline float exp_of(float x) { return __expf(x); }
+__device__ inline double exp_of(double x) { return exp(x); }
+
+// log(1 + e^x). Above 20 it is x to float32's precision, and above 40 to float64's.
+template <typename A>
+__device__ A softplus(A x)
+{
+    return x > A(sizeof(A) == 4 ? 20 : 40) ? x : log1p(exp(x));
+}
+
+template <typename A>
+__device__ A sigmoid(A x)
+{
+    return A(1) / (A(1) + exp_of(-x));
+}
+
+// P adjacent positions of an operand, `count` of which exist; 0 in place of the others.
+template <int P, typename T, typename A>
+__device__ void load_positions(const T* from, i64 step, int count, A (&x)[P])
+{
+    constexpr int V = 16 / sizeof(T) < P ? 16 / sizeof(T) : P;
+    if (step == 1 && count >= P && aligned<V * sizeof(T)>(from)) {
+#pragma unroll
+        for (int i = 0; i < P; i += V) {
+            const Pack<T, V> pack = load_wide<V>(from + i);
+#pragma unroll
+            for (int v = 0; v < V; ++v) x[i + v] = widen<A>(pack.at[v]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < P; ++i) x[i] = i < count ? widen<A>(from[i * step]) : A(0);
+}
+
+template <int P, typename T, typename A>
+__device__ void store_positions(T* to, i64 step, int count, const A (&x)[P])
+{
+    constexpr int V = 16 / sizeof(T) < P ? 16 / sizeof(T) : P;
+    if (step == 1 && count >= P && aligned<V * sizeof(T)>(to)) {
+#pragma unroll
+        for (int i = 0; i < P; i += V) store_wide(to + i, narrowed<T, V>(x + i));
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < P; ++i)
+        if (i < count) to[i * step] = static_cast<T>(x[i]);
+}
+
+// The bounds of packed sequences in a tile.
+__device__ inline i64 bound_at(const SelectiveArgs& args, i64 k)
+{
+    return args.bounds_are_wide ? reinterpret_cast<const i64*>(args.bounds)[k * args.bound_step]
+                                : reinterpret_cast<const int*>(args.bounds)[k * args.bound_step];
+}
+
+// The number of bounds below a position, if they rise.
+__device__ inline i64 bounds_below(const SelectiveArgs& args, i64 position)
+{
+    i64 begin = 0, end = args.bound_count;
+    while (begin < end) {
+        const i64 middle = begin + (end - begin) / 2;
+        if (bound_at(args, middle) < position)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+// The sequence of a position. Wrong bounds give some sequence.
+__device__ inline i64 sequence_of(const SelectiveArgs& args, i64 position)
+{
+    const i64 k = bounds_below(args, position + 1) - 1, last = args.bound_count - 2;
+    return k < 0 ? 0 : k > last ? last : k;
+}
