@@ -42,6 +42,11 @@ class BaseSelectiveScanDescriptor(Descriptor):
     delta_softplus: bool = False
     num_sequences: int | None = None
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of u, (batch, dim, length)."""
+        return self.batch, self.dim, self.length
+
 
 @dataclasses.dataclass(frozen=True)
 class SelectiveScanDescriptor(BaseSelectiveScanDescriptor):

@@ -18,6 +18,7 @@ from families.embedding import EMBEDDING
 from families.embedding_bag import EMBEDDING_BAG
 from families.lerp import LERP
 from families.rope import ROPE, ROPE_FORWARD
+from families.selective_scan import SELECTIVE, SELECTIVE_BACKWARD
 from support import F32, FLOATS, name_of
 
 import sternway as sw
@@ -48,6 +49,9 @@ def variants(family: Family) -> list[Any]:
         others += [dataclasses.replace(base, **{name: 99}) for name in ("num_embeddings", "embedding_dim", "num_indices")]
         others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, index_dtype="int32")]
         return [base, *others, dataclasses.replace(base, scale_grad_by_freq=True)]
+    if family in (SELECTIVE, SELECTIVE_BACKWARD):
+        others += [dataclasses.replace(base, **{name: 99}) for name in ("batch", "dim", "length", "n", "num_sequences")]
+        return [base, *others, *(dataclasses.replace(base, **{name: True}) for name in ("constant_b", "constant_c"))]
     others += [dataclasses.replace(base, shape=shape) for shape in ((), (5,), (6, 0), (37, 6))]
     if family is LERP:
         others += [dataclasses.replace(base, weight=w) for w in (0.0, 0.3, 1, -1e300, math.inf, -math.inf, math.nan)]
@@ -100,6 +104,10 @@ def test_shape_spellings(family: Family) -> None:
         assert descriptor.shape == (1, 1, 6, 38)
         assert dataclasses.replace(descriptor, head_dim=np.int64(38), seq_len=6.0) == descriptor
         assert dataclasses.replace(descriptor, layout="thd").shape == (6, 1, 38)
+        return
+    if family in (SELECTIVE, SELECTIVE_BACKWARD):
+        assert descriptor.shape == (1, *SHAPE)
+        assert dataclasses.replace(descriptor, dim=np.int64(6), length=37.0) == descriptor
         return
     if family in (EMBEDDING_BAG, EMBEDDING):
         sizes = torch.Size((descriptor.num_embeddings, 37))

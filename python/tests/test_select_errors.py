@@ -86,6 +86,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "FakeQuantizePerToken": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1},
     "EmbeddingBagBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
     "EmbeddingBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_indices": 4, "dtype": "float32"},
+    "SelectiveScan": {"batch": 1, "dim": 2, "length": 3, "n": 2, "dtype": "float32"},
     "UniqueRows": {"num_rows": 3, "total": 2},
 }
 """The required fields of descriptors, by the name that a forward shares with its backward."""
