@@ -228,8 +228,9 @@ def carries(results: Results) -> str:
     return f"{file.heading()}\n\n{table(head, lines)}"
 
 
-# The files of linear recurrences, and of packed sequences and exclusive scans: one for each machine.
+# The files of linear recurrences, of selective scans, and of packed sequences and exclusive scans: one for each machine.
 RECURRENCES = ("recurrence_h200.csv", "recurrence_cpu.csv")
+SELECTIVE = ("selective_cpu.csv",)
 PACKED = ("packed_h200.csv", "packed_cpu.csv")
 
 
@@ -245,6 +246,21 @@ def recurrences(results: Results) -> str:
         ]  # fmt: skip
         names = [f"than {rival.removesuffix('_ratio').replace('_', ' ')}" for rival in rivals]
         head = ["recurrence", "direction", "shape", "dtype", "time", "share of a copy", *names]
+        text += [file.heading(), table(head, lines)]
+    return "\n\n".join(text)
+
+
+def selective_scans(results: Results) -> str:
+    """Selective scans beside copies and a rival."""
+    text = []
+    for file in map(results.file, SELECTIVE):
+        lines = [
+            [f"{row['setting']}, n {row['n']}", row["direction"], shape_text(row["shape"]), row["dtype"], duration(row["ms"]),
+             times(row["rival_ratio"]), f"{float(row['error']):.2g}", f"{float(row['rival_error']):.2g}"]
+            for row in file.rows
+        ]  # fmt: skip
+        rival = file.rows[0]["rival"]
+        head = ["selective scan", "direction", "shape", "dtype", "time", f"than {rival}", "error", f"of {rival}"]
         text += [file.heading(), table(head, lines)]
     return "\n\n".join(text)
 

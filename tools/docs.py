@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "ranks": doc_tables.ranks,
     "carries": doc_tables.carries,
     "recurrences": doc_tables.recurrences,
+    "selective_scans": doc_tables.selective_scans,
     "packed": doc_tables.packed,
     "jax": doc_tables.jax,
     "cpu": doc_tables.cpu,

@@ -22,6 +22,7 @@ from .packed import bench_packed
 from .ranks import bench_ranks
 from .recurrence import bench_recurrence
 from .row import Row
+from .selective import bench_selective
 from .sparse import bench_sparse
 from .step import bench_step
 from .step.check import WrongResultError
@@ -39,6 +40,7 @@ OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
     "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet),
     "ranks": lambda options, device, csv: bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit)),
     "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet),
+    "selective": lambda options, device, csv: bench_selective(device, options.rows, csv, options.quiet),
     "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet),
     "step": lambda options, device, csv: bench_step(options, device, csv),
 }

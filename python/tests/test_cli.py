@@ -25,7 +25,7 @@ import pytest
 import torch
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import exactness, growth, packed, recurrence, report, run, sparse, timing
+from sternway.bench import exactness, growth, packed, recurrence, report, run, selective, sparse, timing
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from sternway.bench.step.check import WrongResultError
@@ -34,6 +34,7 @@ from support import FLOATS, name_of
 import sternway
 import sternway.torch as st
 from sternway.__main__ import shapes
+from sternway._cases import TorchSource
 from sternway._cases.progress import Progress
 from sternway._cases.table import Table
 
@@ -152,6 +153,20 @@ def test_bench_recurrence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick
             problem.check(direction, tuple(wrong))
 
 
+def test_bench_selective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """Rows beside the loop; a wrong gradient is named before anything is timed."""
+    monkeypatch.setattr(selective, "CHECKED", 2)
+    small = selective.Setting("small", (1, 3, 8), 2, is_transposed=True)
+    monkeypatch.setitem(selective.SETTINGS, "cpu", [small])
+    rows = rows_of(selective.bench_selective, "float32", tmp_path / "a.csv")
+    assert [(row["direction"], row["n"]) for row in rows] == [("forward", "2"), ("backward", "2")]
+    assert all(float(row["rival_ratio"]) > 0 and float(row["error"]) < 1e-6 for row in rows)
+    values = selective.inputs(TorchSource(), small.shape, "float32", small.n)
+    forward, backward = selective.by_autograd(selective.drop_in, values)
+    with pytest.raises(WrongResultError, match=r"^ddelta is .* from its definition"):
+        selective.check(values, (forward, lambda: [x * (1 + (i == 1)) for i, x in enumerate(backward())]), "float32")
+
+
 @pytest.mark.parametrize("kind", ["cumprod", "cummax", "linear_recurrence"])
 def test_bench_packed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
     """A row for each mean length, and one for the exclusive scan where there is one."""
@@ -189,7 +204,14 @@ def test_kernels_of_a_call() -> None:
 
 @pytest.mark.parametrize(
     "columns",
-    [growth.COLUMNS, packed.COLUMNS, recurrence.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]],
+    [
+        growth.COLUMNS,
+        packed.COLUMNS,
+        recurrence.COLUMNS,
+        selective.COLUMNS,
+        sparse.COLUMNS,
+        [field.name for field in dataclasses.fields(Row)],
+    ],
 )
 def test_every_csv_has_kernels(columns: Sequence[str]) -> None:
     assert "kernel" in columns
@@ -247,7 +269,7 @@ def test_commands_with_progress_can_be_quiet(command: str) -> None:
     assert "--quiet" in sternway_command(command, "--help")
 
 
-@pytest.mark.parametrize("family", ["scan", "growth", "recurrence", "packed"])
+@pytest.mark.parametrize("family", ["scan", "growth", "recurrence", "packed", "selective"])
 def test_bench_of_no_row(family: str) -> None:
     assert "No such row" in sternway_command("bench", family, "--device", "cpu", "--rows", "nonsense", code=2)
 

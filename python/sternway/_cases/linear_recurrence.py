@@ -16,24 +16,39 @@ ROWS, COLUMNS = -1, 0
 
 
 def recurrence(a: Array, b: Array) -> Array:
-    """h along the last dimension, from 0; a factor of 0 cuts off NaN."""
-    h, cuts = 1 * b, bool((a == 0).any())
-    for t in range(1, b.shape[-1]):
-        h[..., t] += a[..., t] * h[..., t - 1]
-        if cuts:
-            h[..., t] = library(b).where(a[..., t] == 0, b[..., t], h[..., t])
-    return h
+    """h along the last dimension, from 0, by doubling (Hillis and Steele 1986); a factor of 0 cuts off NaN."""
+    lib, step = library(b), 1
+    while step < b.shape[-1]:
+        zero = a[..., step:] == 0
+        h = b[..., step:] + lib.where(zero, 0, a[..., step:] * b[..., :-step])
+        decay = lib.where(zero, 0, a[..., step:] * a[..., :-step])
+        a, b = (lib.concatenate([old[..., :step], new], -1) for old, new in ((a, decay), (b, h)))
+        step *= 2
+    return b
+
+
+def before(x: Array) -> Array:
+    """The value before each position, and 0 before the first."""
+    lib = library(x)
+    return lib.concatenate([lib.zeros_like(x[..., :1]), x[..., :-1]], -1)
+
+
+def after(x: Array) -> Array:
+    """The value after each position, and 0 after the last."""
+    lib = library(x)
+    return lib.concatenate([x[..., 1:], lib.zeros_like(x[..., :1])], -1)
+
+
+def from_the_end(a: Array, dh: Array) -> Array:
+    """g[t] = dh[t] + a[t + 1] g[t + 1] along the last dimension."""
+    flip = library(dh).flip
+    return flip(recurrence(flip(after(a), (-1,)), flip(dh, (-1,))), (-1,))
 
 
 def gradients(dh: Array, a: Array, h: Array) -> tuple[Array, Array]:
     """da and db along the last dimension; a factor of 0 cuts off NaN."""
-    g, da, cuts = 1 * dh, 0 * dh, bool((a == 0).any())
-    for t in reversed(range(dh.shape[-1] - 1)):
-        g[..., t] += a[..., t + 1] * g[..., t + 1]
-        if cuts:
-            g[..., t] = library(dh).where(a[..., t + 1] == 0, dh[..., t], g[..., t])
-    da[..., 1:] = g[..., 1:] * h[..., :-1]
-    return da, g
+    g = from_the_end(a, dh)
+    return g * before(h), g
 
 
 def growth(n: int) -> float:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support import ACCUMULATOR, Maker, Truth
 
 import sternway as sw
+from sternway._cases.case import Values
+from sternway._cases.selective_scan import definition
 
 from .base import Family, Problem, Tensors
 
@@ -36,65 +38,11 @@ def build(forward: bool, shape: tuple[int, ...], maker: Maker, *, gated: bool = 
     return {**fields, "delta_softplus": softplus}, inputs
 
 
-def recurrence(a: Any, x: Any) -> Any:
-    """h[t] = a[t] h[t-1] + x[t] along the last dimension, by doubling."""
-    a, h, step = a.copy(), x.copy(), 1
-    while step < a.shape[-1]:
-        h[..., step:] = h[..., step:] + a[..., step:] * h[..., :-step]
-        a[..., step:] = a[..., step:] * a[..., :-step]
-        step *= 2
-    return h
-
-
-def before(x: Any) -> Any:
-    """What comes before each position: 0 before the first."""
-    return np.concatenate([np.zeros_like(x[..., :1]), x[..., :-1]], -1)
-
-
-def with_decays(h: Any, a: Any, is_size: bool) -> Any:
-    """The sizes of states with the errors of a sequential recurrence, whose decays are rounded: a tenth of 20 roundings."""
-    if not is_size:
-        return h
-    exponents = np.abs(np.log(np.maximum(a, np.finfo(a.dtype).tiny)))
-    return h + recurrence(a, (1 + exponents) * a * before(h)) / 10
-
-
-def definition(descriptor: Any, x: dict[str, Any], is_size: bool = False) -> dict[str, Any]:
-    """The outputs by name; is_size: the sums of absolute values that errors are relative to."""
-    size = np.abs if is_size else (lambda value: value)
-    raw = x["delta"] + x["delta_bias"][:, None]
-    step = np.logaddexp(0, raw) if descriptor.delta_softplus else raw
-    slope = 1 / (1 + np.exp(-raw)) if descriptor.delta_softplus else np.ones_like(raw)
-    a = np.exp(step[:, :, None] * x["A"][:, :, None])
-    u, b, c = size(x["u"]), size(x["B"])[:, None], size(x["C"])[:, None]
-    h = with_decays(recurrence(a, (size(step) * u)[:, :, None] * b), a, is_size)
-    y = (c * h).sum(2) + size(x["D"])[:, None] * u
-    gate, slope_of_gate = np.ones_like(raw), np.zeros_like(raw)
-    if "z" in x:
-        sigmoid = 1 / (1 + np.exp(-x["z"]))
-        gate, slope_of_gate = size(x["z"] * sigmoid), size(sigmoid * (1 + x["z"] * (1 - sigmoid)))
-    if "dy" not in x:
-        return {"y": y * gate, "last_state": h[..., -1] if h.shape[-1] else np.zeros(h.shape[:-1])}
-    dout = size(x["dy"]) * gate
-    following = np.concatenate([a[..., 1:], np.zeros_like(a[..., :1])], -1)
-    g = recurrence(following[..., ::-1], (c * dout[:, :, None])[..., ::-1])
-    g = with_decays(g, following[..., ::-1], is_size)[..., ::-1]
-    through = g * a * before(h)
-    of_b = (g * b).sum(2)
-    ddelta = (u * of_b + (through * size(x["A"])[:, :, None]).sum(2)) * slope
-    found = {
-        "du": size(step) * of_b + size(x["D"])[:, None] * dout, "ddelta": ddelta,
-        "dA": (through * size(step)[:, :, None]).sum((0, 3)), "dB": (g * (size(step) * u)[:, :, None]).sum(1),
-        "dC": (h * dout[:, :, None]).sum(1), "dD": (dout * u).sum((0, 2)), "ddelta_bias": ddelta.sum((0, 2)),
-    }  # fmt: skip
-    return found | ({"dz": size(x["dy"]) * y * slope_of_gate} if "z" in x else {})
-
-
 def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
     """Errors are relative to sums of absolute values; an exponent of -|x| has an error of |x| roundings."""
-    wide = {name: x.detach().cpu().double().numpy().astype(np.longdouble) for name, x in inputs.items()}
+    wide = Values(**{name: x.detach().cpu().double().numpy().astype(np.longdouble) for name, x in inputs.items()})
     with np.errstate(all="ignore"):
-        values, sizes = definition(descriptor, wide), definition(descriptor, wide, True)
+        values, sizes = (definition(wide, descriptor.delta_softplus, is_size) for is_size in (False, True))
     like, known = inputs["u"], {}
     roundings = 20 + 2 * math.log2(max(descriptor.length, 1))
     for name, value in values.items():
