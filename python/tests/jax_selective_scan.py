@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import sternway.jax as sj
 
@@ -27,16 +28,19 @@ def defined(
     step = jnp.moveaxis(jnp.logaddexp(step, 0) if softplus else step, -1, 0)[..., None]
     rows = jnp.moveaxis(u, -1, 0)[..., None]
     decays, terms = jnp.exp(step * A), step * by_channel(B, u.shape[1]) * rows
-    zeros = jnp.zeros((u.shape[0], len(bounds) - 1, *A.shape), u.dtype)
-    entering = jnp.moveaxis(zeros if state is None else state, 1, 0)
-    states, last = [], []
-    for k, (begin, end) in enumerate(itertools.pairwise(bounds)):
-        final, found = jax.lax.scan(
-            lambda h, x: ((h := x[0] * h + x[1]), h), entering[k], (decays[begin:end], terms[begin:end])
-        )
-        states.append(found)
-        last.append(final)
-    y = jnp.moveaxis((jnp.concatenate(states) * by_channel(C, u.shape[1])).sum(-1), 0, -1)
+    entering = jnp.zeros((u.shape[0], len(bounds) - 1, *A.shape), u.dtype) if state is None else state
+    owner = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))  # the sequence of each position
+    begins = np.diff(owner, prepend=-1) > 0
+
+    def one(h: Any, x: Any) -> Any:
+        decay, term, is_first, before = x
+        h = decay * jnp.where(is_first, before, h) + term
+        return h, h
+
+    xs = (decays, terms, jnp.asarray(begins), jnp.moveaxis(entering[:, owner], 1, 0))
+    states = jax.lax.scan(one, jnp.zeros_like(entering[:, 0]), xs)[1]
+    last = [states[end - 1] if begin < end else entering[:, k] for k, (begin, end) in enumerate(itertools.pairwise(bounds))]
+    y = jnp.moveaxis((states * by_channel(C, u.shape[1])).sum(-1), 0, -1)
     y = y if D is None else y + D[:, None] * u
     return y if z is None else y * jax.nn.silu(z), jnp.stack(last, 1)
 

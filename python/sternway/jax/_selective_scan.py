@@ -20,7 +20,7 @@ from .._selective_scan import (
     state_shape,
 )
 from .._selective_scan_backward import OUTPUTS, SelectiveScanBackwardDescriptor, SelectiveScanBackwardPlan
-from ._call import Array, Shaped, run
+from ._call import Array, Shaped, Struct, run
 from ._linear_recurrence import linear_recurrence
 from ._mesh import arrays
 from ._options import flag
@@ -66,7 +66,7 @@ def _kernel(softplus: bool, outputs: tuple[str, ...]) -> Function:
         examples, wider = {}, []
         for name, x, has in zip(_INPUTS, operands, is_batched, strict=True):
             if x is not None:
-                examples[name] = jax.ShapeDtypeStruct(x.shape[1:] if has else x.shape, x.dtype)
+                examples[name] = Struct(x.shape[1:] if has else x.shape, x.dtype)
             wider.append(x if x is None or name == "cu_seqlens" else _with_channels(name, x, size, has))
         shaped = _results(softplus, examples)[1]
         found = _kernel(softplus, outputs)(*wider)
