@@ -93,7 +93,10 @@ def test_against_the_definition(dtype: str, bounds: str, b: str, c: str, has: tu
 
 @pytest.mark.parametrize("form", FORMS)
 def test_examples_of_a_batch_are_apart(form: str) -> None:
-    """NaN in one example changes no bit of another: it alone finds a batch whose examples share channels, factors or sums."""
+    """NaN in one example changes no bit of another: it alone finds a batch whose examples share channels, factors or sums.
+
+    A batch of no examples has results without elements.
+    """
     examples = [{**problem(b=form, c=form, seed=k), "initial_state": jnp.full((2, 4, 3), float(k))} for k in range(3)]
     examples[1] = jax.tree.map(lambda v: v * jnp.nan, examples[1])
 

@@ -237,11 +237,11 @@ def selective_scan(
 
     Example:
         >>> import jax, jax.numpy as jnp, sternway.jax as sj
-        >>> ones, A = jnp.ones((1, 1, 3)), jnp.array([[-0.5]])
-        >>> sj.selective_scan(ones, ones, A, ones, ones).round(4)
-        Array([[[1.    , 1.6065, 1.9744]]], dtype=float32)
-        >>> jax.grad(lambda u: sj.selective_scan(u, ones, A, ones, ones).sum())(ones).round(4)
-        Array([[[1.9744, 1.6065, 1.    ]]], dtype=float32)
+        >>> ones, A = jnp.ones((1, 1, 3)), jnp.zeros((1, 1))  # nothing decays
+        >>> sj.selective_scan(ones, ones, A, ones, ones)
+        Array([[[1., 2., 3.]]], dtype=float32)
+        >>> jax.grad(lambda u: sj.selective_scan(u, ones, A, ones, ones).sum())(ones)
+        Array([[[3., 2., 1.]]], dtype=float32)
     """
     softplus = flag(_NAME, "delta_softplus", delta_softplus)
     wants_state = flag(_NAME, "return_last_state", return_last_state)
