@@ -54,7 +54,7 @@ static const char *read_buffers(const XLA_FFI_CallFrame *frame, sw_xla_call *cal
 {
     int64_t inputs = frame->args.size, outputs = frame->rets.size;
     if (inputs < 0 || outputs < 0 || inputs > SW_MAX_OPERANDS || outputs > SW_MAX_OPERANDS - inputs)
-        return "sternway: a call has more than 16 buffers";
+        return "sternway: a call has too many buffers";
     call->count = (int32_t)(inputs + outputs);
     for (int32_t i = 0; i < call->count; i++) {
         int is_input = i < inputs;

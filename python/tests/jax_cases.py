@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax_selective_scan import defined, together, with_float32
 
 import sternway.jax as sj
 
@@ -252,6 +253,30 @@ def recurrences() -> Iterator[JaxCase]:
         )  # fmt: skip
 
 
+def selective_scans() -> Iterator[JaxCase]:
+    def operands(random: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> Operands:
+        found = {name: random.normal(size=shape) for name, shape in shapes.items()}
+        return {**found, "A": -np.abs(found["A"])}
+
+    row, numbers, factor = (2, 4, 5), (4, 3), (2, 3, 5)
+    shapes = {"u": row, "delta": row, "A": numbers, "B": factor, "C": factor, "D": (4,), "z": row, "delta_bias": (4,)}
+    yield JaxCase(
+        "selective scan",
+        lambda random: operands(random, shapes),
+        lambda **x: together(with_float32(**x, delta_softplus=True)),
+        lambda **x: together(defined(**x, state=None, bounds=[0, 5], softplus=True)),
+        tuple(shapes),
+    )
+    packed, bounds = {**shapes, "B": (2, 2, 3, 5), "C": numbers, "initial_state": (2, 3, 4, 3)}, [0, 2, 2, 5]
+    yield JaxCase(
+        "selective scan of packed sequences with states",
+        lambda random: operands(random, packed),
+        lambda **x: together(with_float32(**x, cu_seqlens=jnp.array(bounds))),
+        lambda initial_state, **x: together(defined(**x, state=initial_state, bounds=bounds, softplus=False)),
+        tuple(packed),
+    )
+
+
 def embeddings() -> Iterator[JaxCase]:
     for padding in (None, 2):
         yield JaxCase(
@@ -289,4 +314,4 @@ def embeddings() -> Iterator[JaxCase]:
     )  # fmt: skip
 
 
-CASES = (*scans(), *ropes(), *quantizations(), *lerps(), *recurrences(), *embeddings())
+CASES = (*scans(), *ropes(), *quantizations(), *lerps(), *recurrences(), *selective_scans(), *embeddings())

@@ -30,6 +30,7 @@ ONE_OF_EACH_RULE = (
     "fake quantize",
     "lerp by an array",
     "linear recurrence of broadcast operands with states",
+    "selective scan of packed sequences with states",
     "embedding, padding_idx None",
     "embedding bag, max, padding_idx None",
     "embedding bag with sample weights",

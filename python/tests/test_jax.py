@@ -298,6 +298,7 @@ def test_only_needed_gradients_are_computed() -> None:
 
 
 FLOAT, INT = jnp.ones((2, 3)), jnp.ones((2, 3), jnp.int32)
+ROW, SQUARE = jnp.ones((1, 2, 3)), jnp.ones((1, 3, 3))
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dtype": (lambda: sj.cumsum(INT), sw.UnsupportedError, r"sternway\.jax\.cumsum: x must be .*, got int32"),
     "axis": (lambda: sj.cummax(FLOAT, 2), sw.InvalidProblemError, r"sternway\.jax\.cummax: axis must be .*, got 2"),
@@ -353,6 +354,33 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "floating bounds": (
         lambda: sj.linear_recurrence(0.5, FLOAT, cu_seqlens=jnp.ones(2)), sw.InvalidProblemError, "cu_seqlens must be int32 or",
     ),
+    "complex rates of a selective scan": (
+        lambda: sj.selective_scan(ROW, ROW, -ROW[0] * 1j, ROW, ROW), sw.UnsupportedError,
+        r"sternway\.jax\.selective_scan: A must be real, got complex64",
+    ),
+    "rank of a selective scan": (
+        lambda: sj.selective_scan(FLOAT, FLOAT, FLOAT, FLOAT, FLOAT), sw.InvalidProblemError, "u must be of 3 dimensions",
+    ),
+    "dtype of a selective scan": (
+        lambda: sj.selective_scan(INT[None], ROW, ROW[0], ROW, ROW), sw.UnsupportedError,
+        r"sternway\.jax\.selective_scan: u must be .*, got int32",
+    ),
+    "dtypes of a selective scan": (
+        lambda: sj.selective_scan(ROW, ROW, ROW[0].astype("bfloat16"), ROW, ROW), sw.InvalidProblemError,
+        "A must be float32 beside float32, got bfloat16",
+    ),
+    "groups of a selective scan": (
+        lambda: sj.selective_scan(ROW, ROW, ROW[0], jnp.ones((1, 3, 3, 3)), ROW), sw.InvalidProblemError,
+        "the groups of B and C must be a divisor of the number of channels, 2, got 3",
+    ),
+    "states of a selective scan": (
+        lambda: sj.selective_scan(ROW, ROW, jnp.ones((2, 257)), ROW, ROW), sw.UnsupportedError,
+        "the number of states in A must be at most 256, got 257",
+    ),
+    "initial state of a selective scan": (
+        lambda: sj.selective_scan(ROW, ROW, ROW[0], SQUARE, SQUARE, initial_state=ROW[0]), sw.InvalidProblemError,
+        r"initial_state must be of shape \[1, 2, 3\], got \[2, 3\]",
+    ),
     "text": (lambda: sj.cumsum("text"), TypeError, "text|str"),
 }  # fmt: skip
 
@@ -370,6 +398,7 @@ FLAGS: dict[Callable[..., Any], tuple[str, ...]] = {
     **{lambda scan=scan, **options: scan(FLOAT, **options): ("reverse", "exclusive") for scan in (sj.cumsum, sj.logcumsumexp)},
     lambda **options: sj.cummax(FLOAT, **options): ("reverse", "exclusive", "return_indices"),
     lambda **options: sj.linear_recurrence(0.5, FLOAT, **options): ("reverse", "output_final_state"),
+    lambda **options: sj.selective_scan(ROW, ROW, ROW[0], SQUARE, SQUARE, **options): ("delta_softplus", "return_last_state"),
     lambda **options: sj.embedding(INT, FLOAT, **options): ("scale_grad_by_freq",),
     lambda **options: sj.embedding_bag(INT, FLOAT, **options): ("scale_grad_by_freq", "include_last_offset"),
 }

@@ -133,6 +133,8 @@ j5: jax.Array = sj.lerp(j, n, 0.5) + j4
 j6: jax.Array = sj.rope(j, pairing="half", layout="thd")
 j7: jax.Array = sj.embedding_bag(j, j, mode="mean")
 j8: jax.Array = sj.dequantize_per_token(j, j, dtype=jnp.float32)
+j10: jax.Array = sj.selective_scan(j, j, j, j, j, delta_softplus=True)
+j11, j12 = sj.selective_scan(j, j, j, n, n, None, j, None, True, True, cu_seqlens=n)
 j9: jax.Array = sw.cumsum(j, out=j)
 """
 
@@ -221,6 +223,7 @@ sw.ScanPlan.select(sw.LerpBackwardDescriptor((3,), "float32"))
 sw.PlanPreference(determinstic=True)
 x1: torch.Tensor = sj.cumsum(j)
 x2: jax.Array = sj.cummax(j, return_indices=True)
+x3: jax.Array = sj.selective_scan(j, j, j, j, j, return_last_state=True)
 sj.cumsum(t)
 sj.cumsum(j, revers=True)
 sj.cummax(j, tie="any")

@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("sternway.jax needs JAX: pip install jax") from error
 
-from . import _dequantize, _embedding, _embedding_bag, _fake_quantize, _lerp, _linear_recurrence, _rope, _scan
+from . import _dequantize, _embedding, _embedding_bag, _fake_quantize, _lerp, _linear_recurrence, _rope, _scan, _selective_scan
 from ._call import register as _register
 from ._dequantize import *
 from ._embedding import *
@@ -23,6 +23,7 @@ from ._lerp import *
 from ._linear_recurrence import *
 from ._rope import *
 from ._scan import *
+from ._selective_scan import *
 
 __all__ = [
     *_dequantize.__all__,
@@ -33,6 +34,7 @@ __all__ = [
     *_linear_recurrence.__all__,
     *_rope.__all__,
     *_scan.__all__,
+    *_selective_scan.__all__,
 ]
 """Each module states its public names."""
 

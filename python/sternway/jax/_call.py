@@ -34,7 +34,8 @@ PlanType = Any
 Shaped = tuple[tuple[int, ...], Any]
 """The shape and the dtype of an output."""
 
-_Struct: Any = jax.ShapeDtypeStruct
+Struct: Any = jax.ShapeDtypeStruct
+"""A shape and a dtype as JAX states them."""
 
 
 class _Operand(NamedTuple):
@@ -93,14 +94,14 @@ def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None]
     def by_handler(*arrays: Array, devices: tuple[str, ...]) -> tuple[Array, ...]:
         names = (*given, *outputs)
         size = max(_workspace(plan_type, problem, names, device) for device in devices)
-        scratch = [_Struct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
-        call = jax.ffi.ffi_call(TARGET, [*(_Struct(result.shape, result.dtype) for result in results), *scratch])
+        scratch = [Struct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
+        call = jax.ffi.ffi_call(TARGET, [*(Struct(result.shape, result.dtype) for result in results), *scratch])
         text = _text(problem, (*names, "workspace") if size else names)
         found = call(*arrays, call=text)[: len(results)]
         return tuple(map(jax.lax.convert_element_type, found, returned))
 
     def by_callback(*arrays: Array) -> tuple[Array, ...]:
-        types = [_Struct(result.shape, dtype) for result, dtype in zip(results, returned, strict=True)]
+        types = [Struct(result.shape, dtype) for result, dtype in zip(results, returned, strict=True)]
         on_host = functools.partial(_on_host, plan_type, problem, tuple(given), results, returned)
         return tuple(jax.pure_callback(on_host, types, *arrays))
 
