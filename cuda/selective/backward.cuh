@@ -261,6 +261,7 @@ struct SelectiveBackward {
             read_shared(shared.c + n * PITCH, c);
 #pragma unroll
         for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), before[k] = A(0);
+        if (EXACT) pass_through(own.count, a);
         if (own.heads) begin_sequences(own.heads, from + n, own.first, a, before);
         A all = A(1), h = A(0), q = A(0);
 #pragma unroll
@@ -306,7 +307,8 @@ struct SelectiveBackward {
             db[k] = own.du[k] * g;
             own.g[k] = fma(g, b[k], own.g[k]);
             own.dd[k] = fma(rate, x, own.dd[k]);
-            sum_a = fma(own.d[k], x, sum_a);
+            // After the last position x may be infinite.
+            if (!EXACT || k < own.count) sum_a = fma(own.d[k], x, sum_a);
         }
         sum_a = over_lanes(sum_a);
         if (lane == n) numbers.sum_a += sum_a;

@@ -17,8 +17,19 @@ template <bool EXACT, typename A>
 __device__ A product(A x, A y)
 {
     const A p = x * y;
+    if (!EXACT) return p;
+    if (x == A(0) || y == A(0)) return A(0);  // even if the other one is infinite or NaN
     constexpr A least = sizeof(A) == 4 ? A(0x1p-126) : A(0x1p-1022);
-    return EXACT && p == A(0) && x != A(0) && y != A(0) ? least : p;
+    return p == A(0) ? least : p;
+}
+
+// The decays after the `count` positions that exist pass on a state, even if A is infinite.
+template <int P, typename A>
+__device__ void pass_through(int count, A (&a)[P])
+{
+#pragma unroll
+    for (int k = 0; k < P; ++k)
+        if (k >= count) a[k] = A(1);
 }
 
 template <typename T, typename A, bool PACKED>
@@ -65,6 +76,7 @@ struct SelectiveForward {
     struct Lane {
         A d[P], du[P], y[P], sum;  // step sizes; step size times u; results; the sum of d
         unsigned heads, tails;     // positions at which a sequence begins, or ends
+        int count;                 // of positions that exist
     };
 
     __device__ void run()
@@ -95,8 +107,8 @@ struct SelectiveForward {
         }
         const int lane = threadIdx.x % 32;
         const i64 first = position + lane * P;
-        const int count = static_cast<int>(max(min(args.length - first, i64(P)), i64(0)));
         Lane own;
+        const int count = own.count = static_cast<int>(max(min(args.length - first, i64(P)), i64(0)));
         A u[P];
         load_positions<P>(at<const T>(args.delta, 0, first), args.delta.position, count, own.d);
         load_positions<P>(at<const T>(args.u, 0, first), args.u.position, count, u);
@@ -153,7 +165,6 @@ struct SelectiveForward {
         const int lane = threadIdx.x % 32, kept = min(lane, states - 1);
         const A rate = decay[from + kept], carry_in = state[from + kept];
         A y[P], carry_out = A(0);
-        bool is_finite = true;
 #pragma unroll
         for (int k = 0; k < P; ++k) y[k] = own.y[k];
         if (states == STATES) {
@@ -163,6 +174,7 @@ struct SelectiveForward {
 #pragma unroll 1
             for (int n = 0; n < states; ++n) scan_state<false>(own, from, n, rate, carry_in, carry_out, first, y);
         }
+        bool is_finite = fabs(carry_out) < A(INFINITY);
 #pragma unroll
         for (int k = 0; k < P; ++k) is_finite = is_finite && fabs(y[k]) < A(INFINITY);
         if (__all_sync(~0u, is_finite)) {
@@ -199,10 +211,11 @@ struct SelectiveForward {
             read_shared(shared.b + n * Shape::PITCH, b);
 #pragma unroll
         for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), b[k] *= own.du[k];
+        if (EXACT) pass_through(own.count, a);
         if (own.heads) begin_sequences(own.heads, from + n, first, a, b), all = A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) after = step<EXACT>(a[k], after, b[k]);
-        if (EXACT && all == A(0)) {  // of products that underflow, too
+        if (EXACT) {  // the sum of step sizes may be NaN beside a decay of 0
             all = a[0];
 #pragma unroll
             for (int k = 1; k < P; ++k) all = product<EXACT>(all, a[k]);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -109,19 +110,20 @@ PROBLEMS = pairwise(TOLERANCES, BOUNDS, FORMS, FORMS, HAS, BOOLS, (1, 3, 17), (2
 
 @pytest.mark.parametrize(("dtype", "bounds", "b", "c", "has", "has_initial", "n", "dim", "as_model"), PROBLEMS)
 def test_against_the_loop(
-    dtype: torch.dtype, bounds: str, b: str, c: str, has: tuple[bool, bool, bool], has_initial: bool, n: int, dim: int,
-    as_model: bool,
+    device: str, dtype: torch.dtype, bounds: str, b: str, c: str, has: tuple[bool, bool, bool], has_initial: bool, n: int,
+    dim: int, as_model: bool,
 ) -> None:  # fmt: skip
     """It alone finds a state, group, factor or chunk that is taken for another, in y, states and every gradient."""
     x, edges = problem(dtype, bounds, b, c, has, has_initial, n, dim, as_model)
-    packed = {} if BOUNDS[bounds] is None else {"cu_seqlens": torch.tensor(edges, dtype=torch.int32)}
+    packed = {} if BOUNDS[bounds] is None else {"cu_seqlens": torch.tensor(edges, dtype=torch.int32, device=device)}
     given = {name: v[:, 0] if name == "initial_state" and not packed else v for name, v in x.items()}
+    given = {name: v.to(device) for name, v in given.items()}
     y, last = sw.selective_scan(**given, delta_softplus=True, return_last_state=True, **packed)
     leaves = {name: v.double().detach().clone().requires_grad_() for name, v in x.items()}
     true_y, true_last = loop(leaves, True, edges)
     dy, dlast = torch.randn_like(y), torch.randn_like(last)
     grads = sw.selective_scan_backward(dy, **given, delta_softplus=True, dlast_state=dlast, **packed)
-    upstream = dy.double(), (dlast if packed else dlast[:, None]).double()
+    upstream = dy.double().cpu(), (dlast if packed else dlast[:, None]).double().cpu()
     true = torch.autograd.grad([true_y, true_last], list(leaves.values()), upstream, allow_unused=True)
     found = {"y": y, "last": last if packed else last[:, None], **dict(zip(x, grads, strict=True))}
     if "initial_state" in found and not packed:
@@ -131,7 +133,7 @@ def test_against_the_loop(
         assert ours.dtype == (dtype if name in ("y", "u", "delta", "z") else x[name].dtype if name in x else last.dtype), name
         tolerance = TOLERANCES[ours.dtype]
         scale = float(want.abs().max()) if want.numel() else 1.0
-        torch.testing.assert_close(ours.double(), want, rtol=tolerance, atol=tolerance * max(scale, 1e-3), msg=name)
+        torch.testing.assert_close(ours.double().cpu(), want, rtol=tolerance, atol=tolerance * max(scale, 1e-3), msg=name)
 
 
 def test_chunk_states_are_the_states_that_enter_chunks() -> None:
@@ -170,24 +172,43 @@ def ones(*shape: int) -> Any:
     return torch.ones(*shape, dtype=F64)
 
 
+def row_of(numbers: list[float], device: str, dtype: torch.dtype) -> Any:
+    """u, delta, B, C or dy of one batch, channel and state."""
+    return torch.tensor(numbers, dtype=dtype, device=device).reshape(1, 1, -1)
+
+
 @pytest.mark.parametrize("dtype", [F32, F64, BF16])
-def test_a_decay_of_zero_cuts_off(dtype: torch.dtype) -> None:
+def test_a_decay_of_zero_cuts_off(device: str, dtype: torch.dtype) -> None:
     """Infinity and NaN in the state as well: it alone finds 0 times infinity, in y and in the gradient."""
-    wide = dtype if dtype == F64 else F32
+    one, A = row_of([1.0] * 3, device, dtype), -torch.ones(1, 1, dtype=dtype if dtype == F64 else F32, device=device)
     for spoiled in (INF, NAN):
-        u = torch.tensor([spoiled, 1.0, 2.0], dtype=dtype).reshape(1, 1, 3)
-        delta = torch.tensor([1.0, 1000.0, 1.0], dtype=dtype).reshape(1, 1, 3)
-        one, A = torch.ones(1, 1, 3, dtype=dtype), -torch.ones(1, 1, dtype=wide)
-        y = sw.selective_scan(u, delta, A, one, one)
+        y = sw.selective_scan(row_of([spoiled, 1, 2], device, dtype), row_of([1, 1000, 1], device, dtype), A, one, one)
         assert not y[0, 0, 0].isfinite()
         torch.testing.assert_close(
-            y[0, 0, 1:].double(), torch.tensor([1000, 1000 * math.exp(-1) + 2], dtype=F64), rtol=1e-2, atol=0
+            y[0, 0, 1:].double().cpu(), torch.tensor([1000, 1000 * math.exp(-1) + 2], dtype=F64), rtol=1e-2, atol=0
         )
-        dy = torch.tensor([1.0, 1.0, spoiled], dtype=dtype).reshape(1, 1, 3)
-        delta = torch.tensor([1.0, 1.0, 1000.0], dtype=dtype).reshape(1, 1, 3)
+        dy, delta = row_of([1, 1, spoiled], device, dtype), row_of([1, 1, 1000], device, dtype)
         du = sw.selective_scan_backward(dy, one, delta, A, one, one, needs=("du",))[0]
         assert du[0, 0, :2].isfinite().all()
         assert not du[0, 0, 2].isfinite()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, BF16])
+def test_a_decay_of_zero_cuts_off_other_decays(device: str, dtype: torch.dtype) -> None:
+    """It alone finds a product of decays that is NaN although one of them is 0, or that continues after the last position."""
+    one, A = row_of([1.0] * 20, device, dtype), -torch.ones(1, 1, dtype=dtype if dtype == F64 else F32, device=device)
+    for spoiled in (INF, -INF, NAN):
+        delta = row_of([1, 1, 1, spoiled, 1000, *[1] * 15], device, dtype)
+        y, last = sw.selective_scan(one, delta, A, one, one, return_last_state=True)
+        assert y[0, 0, 4:].isfinite().all()
+        assert last.isfinite().all()
+        for gradient in sw.selective_scan_backward(one, one, delta, A, one, one, needs=("du", "ddelta", "dB", "dC")):
+            assert gradient[0, 0, 4:].isfinite().all()
+    y, last = sw.selective_scan(one, one, -INF * torch.ones_like(A), one, one, return_last_state=True)
+    (du,) = sw.selective_scan_backward(one, one, one, -INF * torch.ones_like(A), one, one, needs=("du",))
+    assert all((x == 1).all() for x in (y, last, du))
+    (dA,) = sw.selective_scan_backward(one, row_of([1] * 19 + [INF], device, dtype), one, A, one, one, needs=("dA",))
+    assert dA.isfinite().all()
 
 
 def test_the_first_decay_is_not_applied() -> None:
@@ -203,11 +224,11 @@ def test_the_first_decay_is_not_applied() -> None:
         assert (dA.item(), ddelta.item()) == (0, 1)
 
 
-def test_nothing_reaches_another_channel_batch_or_sequence() -> None:
+def test_nothing_reaches_another_channel_batch_or_sequence(device: str) -> None:
     """It alone finds NaN that leaves its channel, batch or sequence, also through an empty lane of a vector."""
     x, edges = problem(F32, "packed", "shared", "shared", HAS[0], True, 3, 38, False)
-    cu = torch.tensor(edges)
-    names = [*x]
+    x, cu = {name: v.to(device) for name, v in x.items()}, torch.tensor(edges, device=device)
+    names, same = [*x], functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
 
     def run(**changed: Any) -> tuple[Any, dict[str, Any]]:
         operands = {**x, **changed}
@@ -224,13 +245,13 @@ def test_nothing_reaches_another_channel_batch_or_sequence() -> None:
             y, grads = run(**{name: bad})
             far = torch.ones_like(usual_y, dtype=torch.bool)
             far[1, 37, 2:5] = False
-            assert torch.equal(y[far], usual_y[far]), name
+            same(y[far], usual_y[far], msg=name)
             for other in ("u", "delta", "z"):
-                assert torch.equal(grads[other][far], usual[other][far]), (name, other)
-            assert torch.equal(grads["A"][:37], usual["A"][:37])
+                same(grads[other][far], usual[other][far], msg=f"{name}, {other}")
+            same(grads["A"][:37], usual["A"][:37])
             for other in ("B", "C"):
-                assert torch.equal(grads[other][0], usual[other][0])
-                assert torch.equal(grads[other][1, :, 5:], usual[other][1, :, 5:])
+                same(grads[other][0], usual[other][0])
+                same(grads[other][1, :, 5:], usual[other][1, :, 5:])
         bad = x["B"].clone()
         bad[1, :, 3] = spoiled
         y, grads = run(B=bad, u=x["u"] * (x["u"] != x["u"][1, :, 3:4]))
