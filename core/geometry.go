@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sternway/sternway/core/driver"
@@ -65,21 +64,33 @@ func (p *Plan) launches(args []tensor.Tensor) (recorded []launch.RecordedLaunch,
 }
 
 // contiguousArgs are contiguous operands at addresses of their own, which are never accessed. An
-// operation may take optional operands in certain combinations only. The sets of outputs are tried
-// from all to one, each with the sets of inputs from none to all.
+// operation may take optional operands in certain combinations only. The sets of optional outputs
+// are tried from all to none, each with the sets of optional inputs from none to all.
 func (p *Plan) contiguousArgs() []tensor.Tensor {
-	operands := p.problem.Operands // inputs, then outputs
-	inputs := slices.IndexFunc(operands, func(o ops.Operand) bool { return o.Out })
-	args := make([]tensor.Tensor, len(operands))
-	for outputSet := 1<<(len(operands)-inputs) - 1; outputSet > 0; outputSet-- {
-		for inputSet := range 1 << inputs {
-			given := outputSet<<inputs | inputSet // bit i: operand i is given
-			for i := range args {
-				args[i] = tensor.Tensor{}
-				if given>>i&1 == 1 {
-					args[i] = p.contiguous(i)
-				}
+	var inputs, outputs []int // optional ones
+	args := make([]tensor.Tensor, len(p.problem.Operands))
+	for i, o := range p.problem.Operands {
+		switch {
+		case !o.Optional:
+			args[i] = p.contiguous(i)
+		case o.Out:
+			outputs = append(outputs, i)
+		default:
+			inputs = append(inputs, i)
+		}
+	}
+	give := func(indices []int, set int) { // bit k: operand indices[k] is given
+		for k, i := range indices {
+			args[i] = tensor.Tensor{}
+			if set>>k&1 == 1 {
+				args[i] = p.contiguous(i)
 			}
+		}
+	}
+	for outputSet := 1<<len(outputs) - 1; outputSet >= 0; outputSet-- {
+		give(outputs, outputSet)
+		for inputSet := range 1 << len(inputs) {
+			give(inputs, inputSet)
 			if p.checkPresence(args) == nil {
 				return args
 			}

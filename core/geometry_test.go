@@ -88,3 +88,12 @@ func TestGeometryOfExtremes(t *testing.T) {
 		}
 	}
 }
+
+// A description tries only sets of optional operands: with all of them, that of a gradient with 22
+// operands takes seconds, and every selection waits for it.
+func TestDescriptionsAreCheap(t *testing.T) {
+	descriptor := `{"family": "selective_scan_backward", "batch": 1, "dim": 1, "length": 1, "n": 1, "dtype": "float32"}`
+	plan, err := core.SelectJSON(descriptor, "cpu", "{}")
+	require.NoError(t, err)
+	require.Less(t, testing.AllocsPerRun(1, func() { plan.DescribeJSON() }), 2e5)
+}

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Run on real tensors with gradients, outside the modes and transforms of the caller."""
+    """Run on real tensors with gradients, outside the modes, transforms and autocast of the caller."""
     functorch = torch._C._DisableFuncTorch()
     try:
-        with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+        with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
             yield
     finally:
         del functorch

@@ -16,11 +16,12 @@ _NAME = "sternway.torch.patch_recurrence"
 def patch_recurrence(model: torch.nn.Module) -> Patch:
     """Replace the functions by which layers of a model of transformers run a recurrence in Python with sternway's.
 
-    It knows the method ``_rnn_scan`` of RecurrentGemma, a loop over tokens, and computes it by :func:`linear_recurrence`. It
-    compares the model's function with ours on small inputs, values and gradients, and then replaces it. Resets, dtypes of
-    results and the state that a cache keeps are as in the model, whose accumulator is float32; sums are rounded in another
-    order. Decoding of one token, and a call that ours cannot reproduce, goes to the model's own function; the handle lists
-    such calls as ``left``.
+    It knows two loops over tokens: the method ``_rnn_scan`` of RecurrentGemma, which it computes by :func:`linear_recurrence`,
+    and the function ``mamba_selective_scan`` of Mamba, FalconMamba, Jamba and Zamba, which it computes by
+    :func:`selective_scan`. It compares the model's function with ours on small inputs, values and gradients, and then replaces
+    it. Resets, dtypes of results and the state that a cache keeps are as in the model. Sums are rounded in another order, and
+    a selective scan beside 16 bits takes its steps in float32, where the model rounds them. Decoding of one token, and a call
+    that ours cannot reproduce, goes to the model's own function; the handle lists such calls as ``left``.
 
     The functions belong to classes and Python modules, so every model of the architecture uses the replacement meanwhile; it
     computes the same.

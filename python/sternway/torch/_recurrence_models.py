@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor
 
 from .._linear_recurrence_backward import LinearRecurrenceBackwardDescriptor, LinearRecurrenceBackwardPlan
+from .._selective_scan_backward import SelectiveScanBackwardDescriptor, SelectiveScanBackwardPlan
 from ._comparison import apart, derived, near
 from ._linear_recurrence import linear_recurrence
 from ._patches import Owner, is_readable, methods, names_in, original_of, parameters_of
+from ._selective_scan import selective_scan
 
 
 class Recurrence(NamedTuple):
@@ -155,6 +158,84 @@ def _select_linear(dtype: torch.dtype, device: str) -> object:
     return LinearRecurrenceBackwardPlan.select(LinearRecurrenceBackwardDescriptor((1, 1, 1), dtype, 1), device)
 
 
+# --- Mamba, FalconMamba, Jamba and Zamba, whose files hold one function each, all alike -----------------------------------
+
+_MOST_STATES, _LONGEST = 256, 2**20  # of selective_scan
+
+
+def _mamba_selective_scan(
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    use_mambapy: bool = False,
+    use_associative_scan: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """The selective scan from states of 0. ``use_mambapy`` and ``use_associative_scan`` choose other ways to the same numbers.
+
+    Operands whose dtypes differ, as norms make them under autocast, are converted to the dtype that they promote to.
+    """
+    if kwargs or not _is_selective((hidden_states, dt, A, B, C), D, z, delta_bias):
+        return None
+    dtype = _promoted(hidden_states, dt, B, C, z)
+    u, step, b, c, gate = (None if x is None else x.to(dtype) for x in (hidden_states, dt, B, C, z))
+    state = torch.promote_types(dtype, torch.float32)
+    rates, skip, bias = (None if x is None else x.to(state) for x in (A, D, delta_bias))
+    run: Callable[..., tuple[Tensor, Tensor]] = selective_scan
+    y, last = run(u, step, rates, b, c, skip, gate, bias, bool(delta_softplus), True)
+    y = y.to(_promoted(hidden_states, D, z))
+    return (y, last) if return_last_state else y
+
+
+def _promoted(first: Tensor, *rest: Tensor | None) -> torch.dtype:
+    return functools.reduce(torch.promote_types, (x.dtype for x in rest if x is not None), first.dtype)
+
+
+def _is_selective(required: tuple[Any, ...], D: Any, z: Any, delta_bias: Any) -> bool:
+    """Whether selective_scan takes u, dt, A, B and C, of more positions than one, and the other operands."""
+    u, _, A, _, _ = required
+    given = *required, *(x for x in (D, z, delta_bias) if x is not None)
+    if not all(map(is_readable, given)) or u.dim() != 3 or A.dim() != 2 or any(x.device != u.device for x in given):
+        return False
+    (batch, dim, length), n = u.shape, A.shape[1]
+    rows, factors = (batch, dim, length), (batch, n, length)
+    shapes = zip((*required, D, z, delta_bias), (rows, rows, (dim, n), factors, factors, (dim,), rows, (dim,)), strict=True)
+    return all(x is None or x.shape == shape for x, shape in shapes) and 1 < length <= _LONGEST and n <= _MOST_STATES
+
+
+def _mamba_trials() -> Iterator[dict[str, Any]]:
+    """Sequences with all operands and with those that are required, in the dtypes of training."""
+    random = torch.Generator("cpu").manual_seed(0)
+
+    def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.rand(*shape, generator=random, device="cpu").to(dtype).requires_grad_()
+
+    n, dim, t, states = 2, 4, 7, 3
+    for dtype in (torch.float32, torch.bfloat16):
+        required = {
+            "hidden_states": leaf(n, dim, t, dtype=dtype),
+            "dt": leaf(n, dim, t, dtype=dtype),
+            "A": leaf(dim, states).detach().neg().requires_grad_(),
+            "B": leaf(n, states, t, dtype=dtype),
+            "C": leaf(n, states, t, dtype=dtype),
+        }
+        more = {"D": leaf(dim), "z": leaf(n, dim, t, dtype=dtype), "delta_bias": leaf(dim)}
+        yield required
+        yield {**required, **more, "delta_softplus": True, "return_last_state": True}
+
+
+def _select_selective(dtype: torch.dtype, device: str) -> object:
+    name: Any = str(dtype).removeprefix("torch.")
+    return SelectiveScanBackwardPlan.select(SelectiveScanBackwardDescriptor(1, 1, 1, 1, name), device)
+
+
 RECURRENCES = (
     Recurrence(
         "_rnn_scan",
@@ -163,6 +244,14 @@ RECURRENCES = (
         trials=_rnn_scan_trials,
         select=_select_linear,
         left=("decoding of one token", "states or accumulators other than float32"),
+    ),
+    Recurrence(
+        "mamba_selective_scan",
+        is_method=False,
+        function=_mamba_selective_scan,
+        trials=_mamba_trials,
+        select=_select_selective,
+        left=("decoding of one token", f"more than {_MOST_STATES} states or {_LONGEST} tokens"),
     ),
 )
 """The recurrences that patch_recurrence knows."""
