@@ -194,6 +194,16 @@ def test_bfloat16() -> None:
         assert distance([a], [c]) < distance([b], [c])
 
 
+def test_factors_of_another_dtype() -> None:
+    """Norms with float32 weights widen B and C beside u under autocast: the narrower dtype would round them."""
+    tensors = [x if k in (3, 4) else y for k, (x, y) in enumerate(zip(operands(), operands(torch.bfloat16), strict=True))]
+    with st.patch_recurrence(build()):
+        y = getattr(module_of(), NAME)(*tensors)
+        expected = getattr(module_of(), NAME)(*(x.detach().double() for x in tensors))
+    assert y.dtype == torch.float32
+    assert distance([y], [expected]) < 1e-6
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_dtypes_of_results(dtype: torch.dtype) -> None:
     """Those of the model for each set of operands, where D in float32 widens y, and A in the model's dtype."""
@@ -201,7 +211,7 @@ def test_dtypes_of_results(dtype: torch.dtype) -> None:
     with st.patch_recurrence(build()):
         for wide in (torch.float32, dtype):
             u, dt, A, B, C, D, z, bias = operands(dtype, wide)
-            for more in ((), (D,), (None, z), (D, z, bias)):
+            for more in ((), (D,), (None, z), (None, z.float()), (D, z, bias)):
                 calls = [f(u, dt, A, B, C, *more, return_last_state=True) for f in (own, getattr(module_of(), NAME))]
                 theirs, ours = ([x.dtype for x in results] for results in calls)
                 assert ours == theirs, (wide, len(more))
