@@ -11,14 +11,17 @@
 #include "selective/forward.cuh"
 
 template <typename T, typename A, bool PACKED>
-struct SelectiveBackward {
-    using Shape = TileShape<A>;
-    static constexpr int P = Shape::POSITIONS, TILE = Shape::TILE, STATES = Shape::STATES, PITCH = Shape::PITCH;
+struct SelectiveBackward : SelectiveChannels<T, A> {
+    using Channels = SelectiveChannels<T, A>;
+    using Shape = typename Channels::Shape;
+    using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
+    using Channels::batch, Channels::group, Channels::channel, Channels::exists;
 
     // Of a CTA; after it, rows of all states for each channel: A log2(e), what leaves a tile to the
     // one before, and sums of A and of constant B and C.
     struct Shared {
         A b[STATES * PITCH], c[STATES * PITCH], db[STATES * PITCH], dc[STATES * PITCH];
+        A rows[kWarps * PITCH];  // that are transposed
         unsigned heads[TILE / 32 + 1];
     };
 
@@ -33,56 +36,47 @@ struct SelectiveBackward {
 
     const SelectiveBackwardArgs& args;
     Shared& shared;
-    A* rows;
-    i64 batch, group, cta_in_group, in_group, channel;
-    int row;  // of the channel, in shared memory
-    bool exists;
+    A* numbers_of_states;
+    i64 cta_in_group;
+    int row;  // of the channel, among those of the CTA
 
     __device__ SelectiveBackward(const SelectiveBackwardArgs& args, char* memory)
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
     {
-        in_group = args.channels / args.groups;
-        const i64 of_cta = kWarps * args.rounds, ctas = (in_group + of_cta - 1) / of_cta;
-        batch = blockIdx.x / (args.groups * ctas);
-        const i64 of_batch = blockIdx.x - batch * args.groups * ctas;
-        group = of_batch / ctas;
-        cta_in_group = of_batch - group * ctas;
-        rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
+        cta_in_group = this->place_cta(args, kWarps * args.rounds);
+        numbers_of_states = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
     }
 
     enum Row { RATE, CARRY, SUM_A, SUM_B, SUM_C, ROWS };
     __device__ A& at_state(Row kind, i64 n) const
     {
-        return rows[(kind * kWarps * args.rounds + row) * args.states + n];
+        return numbers_of_states[(kind * kWarps * args.rounds + row) * args.states + n];
     }
     __device__ A& sum_of_d(bool bias) const
     {
-        return rows[ROWS * kWarps * args.rounds * args.states + bias * kWarps * args.rounds + row];
+        return numbers_of_states[ROWS * kWarps * args.rounds * args.states + bias * kWarps * args.rounds + row];
     }
 
     template <typename S>
     __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
     {
-        return reinterpret_cast<S*>(o.data) + batch * o.batch + channel * o.channel + state * o.state +
-               position * o.position;
+        return Channels::template at<S>(o, state, position);
     }
 
     // Numbers of the workspace.
     __device__ A* numbers(i64 first) const { return reinterpret_cast<A*>(args.workspace) + first; }
 
-    // Takes the channel of a round.
-    __device__ void take(int round)
+    // Takes the channels of a round.
+    __device__ void take_round(int round)
     {
         row = round * kWarps + threadIdx.x / 32;
-        const i64 c = cta_in_group * kWarps * args.rounds + row;
-        exists = c < in_group;
-        channel = group * in_group + min(c, in_group - 1);
+        this->take((cta_in_group * args.rounds + round) * kWarps);
     }
 
     __device__ void run()
     {
         for (int round = 0; round < args.rounds; ++round) {
-            take(round);
+            take_round(round);
             for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
                 at_state(RATE, n) = *at<const A>(args.a, n, 0) * kLog2e<A>;
                 at_state(CARRY, n) = args.dlast.data && !PACKED && exists ? *at<const A>(args.dlast, n, 0) : A(0);
@@ -94,28 +88,25 @@ struct SelectiveBackward {
             for (i64 n = 0; n < args.states; n += STATES) run_states(position, n);
         __syncthreads();
         for (int round = 0; round < args.rounds; ++round) {
-            take(round);
+            take_round(round);
             if (exists) store_sums();
         }
     }
 
-    // The numbers of state from + n of a channel are in lane n.
+    // The number of state from + n of a channel is in lane n.
     struct Numbers {
-        A rate, kept;                // A log2(e); the state that enters the tile
-        A carry;                     // q after the tile; once the state is scanned, q before it
+        A kept;  // the state that enters the tile
         A sum_a, sum_b, sum_c;
     };
     __device__ Numbers numbers_of(i64 from, int states, i64 position) const
     {
         const i64 n = from + min(static_cast<int>(threadIdx.x % 32), states - 1);
-        const A kept = at<const A>(args.chunks, n, position / kChunkLength)[args.first_chunk];
-        return {at_state(RATE, n), kept, at_state(CARRY, n), A(0), A(0), A(0)};
+        return {at<const A>(args.chunks, n, position / kChunkLength)[args.first_chunk], A(0), A(0), A(0)};
     }
     __device__ void add_numbers(const Numbers& numbers, i64 from, int states) const
     {
         const int lane = threadIdx.x % 32;
         if (lane >= states) return;
-        at_state(CARRY, from + lane) = numbers.carry;
         at_state(SUM_A, from + lane) += numbers.sum_a;
         if (args.flags & kConstantB) at_state(SUM_B, from + lane) += numbers.sum_b;
         if (args.flags & kConstantC) at_state(SUM_C, from + lane) += numbers.sum_c;
@@ -127,38 +118,33 @@ struct SelectiveBackward {
         const int states = static_cast<int>(min(args.states - from, i64(STATES)));
         __syncthreads();
         if constexpr (PACKED) find_heads<TILE>(args, position, shared.heads);
-        load_group(args.b, args.flags & kConstantB, from, states, position, shared.b);
-        load_group(args.c, args.flags & kConstantC, from, states, position, shared.c);
+        this->load_factor(args, args.b, args.flags & kConstantB, from, states, position, shared.b);
+        this->load_factor(args, args.c, args.flags & kConstantC, from, states, position, shared.c);
         for (int i = threadIdx.x; i < STATES * PITCH; i += blockDim.x) shared.db[i] = shared.dc[i] = A(0);
         __syncthreads();
         for (int round = 0; round < args.rounds; ++round) {
-            take(round);
+            take_round(round);
             Lane own;
             load_lane(own, position);
             if (from) load_sums(own, position);
             Numbers of_states = numbers_of(from, states, position);
+            const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails),
+                       is_plain = !has_bounds && !(args.flags & (kConstantB | kConstantC));
 #pragma unroll 1
             for (int i = 0; i < STATES; ++i) {
                 const int n = (i + 2 * static_cast<int>(threadIdx.x / 32)) % STATES;
-                if (n < states) scan_state(own, of_states, from, n);
+                if (n < states && !(is_plain && scan_state<false>(own, of_states, from, n)))
+                    scan_state<true>(own, of_states, from, n);
                 if (i % 2) __syncthreads();  // two states a turn
             }
             add_numbers(of_states, from, states);
             if (from + states < args.states)
                 store_lane_sums(own, position);
-            else if (exists)
-                finish(own);
+            else
+                finish(own, position);
         }
         if (!(args.flags & kConstantB) && args.b_sums >= 0) store_group(args.b_sums, shared.db, from, states, position);
         if (!(args.flags & kConstantC) && args.c_sums >= 0) store_group(args.c_sums, shared.dc, from, states, position);
-    }
-
-    __device__ void load_group(
-        const SelectiveOperand& o, bool is_constant, i64 n, int states, i64 position, A* to) const
-    {
-        if (is_constant) return;
-        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + group * o.channel;
-        load_shared(o, from, n, states, position, args.length, to);
     }
 
     // Stores the sums over the channels of the CTA: [CTA, batch, group, state, position].
@@ -179,12 +165,12 @@ struct SelectiveBackward {
         own.first = position + lane * P;
         own.count = static_cast<int>(max(min(args.length - own.first, i64(P)), i64(0)));
         A u[P];
-        load_positions<P>(at<const T>(args.delta, 0, own.first), args.delta.position, own.count, own.d);
-        load_positions<P>(at<const T>(args.u, 0, own.first), args.u.position, own.count, u);
-        load_positions<P>(at<const T>(args.dy, 0, own.first), args.dy.position, own.count, own.dy);
+        this->load_row(args, args.delta, position, shared.rows, own.d);
+        this->load_row(args, args.u, position, shared.rows, u);
+        this->load_row(args, args.dy, position, shared.rows, own.dy);
         if (args.z.data) {
             A z[P];
-            load_positions<P>(at<const T>(args.z, 0, own.first), args.z.position, own.count, z);
+            this->load_row(args, args.z, position, shared.rows, z);
 #pragma unroll
             for (int k = 0; k < P; ++k) own.dy[k] *= z[k] * sigmoid(z[k]);
         }
@@ -227,88 +213,76 @@ struct SelectiveBackward {
         for (int k = 0; k < P; ++k) to[k] = own.y[k], to[P + k] = own.g[k], to[2 * P + k] = own.dd[k];
     }
 
-    __device__ void scan_state(Lane& own, Numbers& numbers, i64 from, int n)
-    {
-        // Plain arithmetic leaves the range if an infinite state meets a decay of 0.
-        if (try_state<false>(own, numbers, from, n)) return;
-        Lane copy = own;  // `own` and `numbers` themselves stay in registers
-        Numbers sums = numbers;
-        exact_state(copy, sums, from, n);
-        own = copy, numbers = sums;
-    }
-    __device__ __noinline__ void exact_state(Lane& own, Numbers& numbers, i64 from, int n)
-    {
-        try_state<true>(own, numbers, from, n);
-    }
-
-    // One state of a channel. Without EXACT it returns false, and has added nothing, if a lane
-    // leaves the range.
-    template <bool EXACT>
-    __device__ bool try_state(Lane& own, Numbers& numbers, i64 from, int n)
+    // Scans one state of a channel. The plain form has neither bounds of packed sequences nor
+    // constants; it returns false, and has added nothing, if it leaves the range: an infinite state
+    // may have met a decay of 0.
+    template <bool GENERAL>
+    __device__ bool scan_state(Lane& own, Numbers& numbers, i64 from, int n)
     {
         const int lane = threadIdx.x % 32;
-        const bool constant_b = args.flags & kConstantB, constant_c = args.flags & kConstantC;
-        const A rate = __shfl_sync(~0u, numbers.rate, n), carry_in = __shfl_sync(~0u, numbers.carry, n),
+        const bool constant_b = GENERAL && args.flags & kConstantB, constant_c = GENERAL && args.flags & kConstantC;
+        const A rate = at_state(RATE, from + n), carry_in = at_state(CARRY, from + n),
                 kept = __shfl_sync(~0u, numbers.kept, n);
         A a[P], b[P], c[P], before[P];  // before: a h of the position before
         if (constant_b)
-            fill(b, *at<const A>(args.b, from + n, 0));
+            this->fill(b, *at<const A>(args.b, from + n, 0));
         else
             read_shared(shared.b + n * PITCH, b);
         if (constant_c)
-            fill(c, *at<const A>(args.c, from + n, 0));
+            this->fill(c, *at<const A>(args.c, from + n, 0));
         else
             read_shared(shared.c + n * PITCH, c);
 #pragma unroll
         for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), before[k] = A(0);
-        if (EXACT) pass_through(own.count, a);
-        if (own.heads) begin_sequences(own.heads, from + n, own.first, a, before);
-        A all = A(1), h = A(0), q = A(0);
+        if constexpr (GENERAL) {
+            pass_through(own.count, a);
+            begin_sequences(own.heads, from + n, own.first, a, before);
+        }
+        A all = a[0], h = A(0), q = A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-            all = product<EXACT>(all, a[k]);
-            h = step<EXACT>(a[k], h, before[k] + own.du[k] * b[k]);
+            if (k) all = product<GENERAL>(all, a[k]);
+            h = step<GENERAL>(a[k], h, before[k] + own.du[k] * b[k]);
         }
 #pragma unroll
-        for (int k = P - 1; k >= 0; --k)
-            q = gated<EXACT>(a[k], fma(c[k], own.dy[k], q) + last_gradient(own, from + n, k));
+        for (int k = P - 1; k >= 0; --k) q = gated<GENERAL>(a[k], gradient<GENERAL>(own, from + n, k, c[k], q));
         A h_all = all, q_all = all;
 #pragma unroll
         for (int i = 1; i < 32; i *= 2) {
             const A ha = __shfl_up_sync(~0u, h_all, i), hb = __shfl_up_sync(~0u, h, i),
                     qa = __shfl_down_sync(~0u, q_all, i), qb = __shfl_down_sync(~0u, q, i);
-            if (lane >= i) h = step<EXACT>(h_all, hb, h), h_all = product<EXACT>(h_all, ha);
-            if (lane + i < 32) q = step<EXACT>(q_all, qb, q), q_all = product<EXACT>(q_all, qa);
+            if (lane >= i) h = step<GENERAL>(h_all, hb, h), h_all = product<GENERAL>(h_all, ha);
+            if (lane + i < 32) q = step<GENERAL>(q_all, qb, q), q_all = product<GENERAL>(q_all, qa);
         }
-        const A h_out = step<EXACT>(h_all, kept, h), q_out = step<EXACT>(q_all, carry_in, q);
+        const A h_out = step<GENERAL>(h_all, kept, h), q_out = step<GENERAL>(q_all, carry_in, q);
         h = __shfl_up_sync(~0u, h_out, 1);
         q = __shfl_down_sync(~0u, q_out, 1);
         if (lane == 0) h = kept;
         if (lane == 31) q = carry_in;
-        if (!EXACT) {
+        if (!GENERAL) {
             const bool is_finite = fabs(h_out) < A(INFINITY) && fabs(q_out) < A(INFINITY);
             if (!__all_sync(~0u, is_finite)) return false;
         }
-        const A carry = __shfl_sync(~0u, q_out, 0);
-        if (lane == n) numbers.carry = carry;
+        if (lane == 0) at_state(CARRY, from + n) = q_out;
         A db[P], dc[P], sum_a = A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-            before[k] += gated<EXACT>(a[k], h);  // of a sequence's first position a is 0
+            before[k] += gated<GENERAL>(a[k], h);  // of a sequence's first position a is 0
             h = fma(own.du[k], b[k], before[k]);
             own.y[k] = fma(c[k], h, own.y[k]);
             dc[k] = own.dy[k] * h;
         }
 #pragma unroll
         for (int k = P - 1; k >= 0; --k) {
-            const A g = fma(c[k], own.dy[k], q) + last_gradient(own, from + n, k), x = before[k] * g;
-            if (PACKED && own.heads >> k & 1) store_initial(from + n, own.first + k, exp2_of(rate * own.d[k]), g);
-            q = gated<EXACT>(a[k], g);
+            const A g = gradient<GENERAL>(own, from + n, k, c[k], q), x = before[k] * g;
+            if (GENERAL && PACKED && own.heads >> k & 1)
+                store_initial(from + n, own.first + k, exp2_of(rate * own.d[k]), g);
+            q = gated<GENERAL>(a[k], g);
             db[k] = own.du[k] * g;
             own.g[k] = fma(g, b[k], own.g[k]);
             own.dd[k] = fma(rate, x, own.dd[k]);
             // After the last position x may be infinite.
-            if (!EXACT || k < own.count) sum_a = fma(own.d[k], x, sum_a);
+            if (!GENERAL || k < own.count) sum_a = fma(own.d[k], x, sum_a);
         }
         sum_a = over_lanes(sum_a);
         if (lane == n) numbers.sum_a += sum_a;
@@ -327,17 +301,20 @@ struct SelectiveBackward {
         return true;
     }
 
+    // The gradient of the state at position k of the lane.
+    template <bool GENERAL>
+    __device__ A gradient(const Lane& own, i64 n, int k, A c, A q) const
+    {
+        const A g = fma(c, own.dy[k], q);
+        if (!GENERAL || !PACKED || !args.dlast.data || !(own.tails >> k & 1)) return g;
+        return g + *at<const A>(args.dlast, n, sequence_of(args, own.first + k));
+    }
+
     // a x, 0 if a is 0 (EXACT).
     template <bool EXACT>
     static __device__ A gated(A a, A x)
     {
         return EXACT && a == A(0) ? A(0) : a * x;
-    }
-
-    static __device__ void fill(A (&x)[P], A value)
-    {
-#pragma unroll
-        for (int k = 0; k < P; ++k) x[k] = value;
     }
 
     static __device__ A sum_of(const A (&x)[P])
@@ -380,24 +357,17 @@ struct SelectiveBackward {
         }
     }
 
-    // The gradient of the last state of a sequence, at its last position.
-    __device__ A last_gradient(const Lane& own, i64 n, int k) const
-    {
-        if (!PACKED || !args.dlast.data || !(own.tails >> k & 1)) return A(0);
-        return *at<const A>(args.dlast, n, sequence_of(args, own.first + k));
-    }
-
     __device__ void store_initial(i64 n, i64 position, A decay, A g) const
     {
         if (args.dinitial.data && exists)
             *at<A>(args.dinitial, n, sequence_of(args, position)) = gated<true>(decay, g);
     }
 
-    // The results of a lane.
-    __device__ void finish(Lane& own) const
+    // The results at the positions of a tile.
+    __device__ void finish(Lane& own, i64 position)
     {
         A u[P], raw[P], result[P], sum_d = A(0), sum_bias = A(0);
-        load_positions<P>(at<const T>(args.u, 0, own.first), args.u.position, own.count, u);
+        this->load_row(args, args.u, position, shared.rows, u);
         const A skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
         if (args.du.data) {
 #pragma unroll
@@ -405,9 +375,9 @@ struct SelectiveBackward {
                 result[k] = own.d[k] * own.g[k];
                 if (args.d.data) result[k] = fma(skip, own.dy[k], result[k]);
             }
-            store_positions(at<T>(args.du, 0, own.first), args.du.position, own.count, result);
+            this->store_row(args, args.du, position, shared.rows, result);
         }
-        load_positions<P>(at<const T>(args.delta, 0, own.first), args.delta.position, own.count, raw);
+        this->load_row(args, args.delta, position, shared.rows, raw);
         const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
@@ -416,20 +386,19 @@ struct SelectiveBackward {
             sum_bias += k < own.count ? result[k] : A(0);
             sum_d = fma(own.dy[k], u[k], sum_d);
         }
-        if (args.ddelta.data)
-            store_positions(at<T>(args.ddelta, 0, own.first), args.ddelta.position, own.count, result);
+        if (args.ddelta.data) this->store_row(args, args.ddelta, position, shared.rows, result);
         sum_d = over_lanes(sum_d), sum_bias = over_lanes(sum_bias);
         if (threadIdx.x % 32 == 0) sum_of_d(false) += sum_d, sum_of_d(true) += sum_bias;
         if (!args.dz.data) return;
         A z[P];
-        load_positions<P>(at<const T>(args.z, 0, own.first), args.z.position, own.count, z);
-        load_positions<P>(at<const T>(args.dy, 0, own.first), args.dy.position, own.count, result);
+        this->load_row(args, args.z, position, shared.rows, z);
+        this->load_row(args, args.dy, position, shared.rows, result);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             const A s = sigmoid(z[k]);
             result[k] *= own.y[k] * s * (A(1) + z[k] * (A(1) - s));
         }
-        store_positions(at<T>(args.dz, 0, own.first), args.dz.position, own.count, result);
+        this->store_row(args, args.dz, position, shared.rows, result);
     }
 
     // Stores the sums of a channel over the positions of a batch.

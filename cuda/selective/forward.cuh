@@ -33,33 +33,26 @@ __device__ void pass_through(int count, A (&a)[P])
 }
 
 template <typename T, typename A, bool PACKED>
-struct SelectiveForward {
-    using Shape = TileShape<A>;
-    static constexpr int P = Shape::POSITIONS, TILE = Shape::TILE, STATES = Shape::STATES;
+struct SelectiveForward : SelectiveChannels<T, A> {
+    using Channels = SelectiveChannels<T, A>;
+    using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
+    using Channels::channel, Channels::exists;
 
     // Of a CTA; after it, rows of all states for each warp.
     struct Shared {
-        A b[STATES * Shape::PITCH], c[STATES * Shape::PITCH];
+        A b[STATES * PITCH], c[STATES * PITCH];
         unsigned heads[TILE / 32 + 1];
     };
 
     const SelectiveArgs& args;
     Shared& shared;
     A *state, *decay;  // of all states of the channel, in shared memory: what enters the tile; A log2(e)
-    i64 batch, channel, group;
-    bool exists;  // the channel
 
     __device__ SelectiveForward(const SelectiveArgs& args, char* memory)
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
     {
-        const i64 in_group = args.channels / args.groups, ctas = (in_group + kWarps - 1) / kWarps;
         const int warp = threadIdx.x / 32;
-        batch = blockIdx.x / (args.groups * ctas);
-        const i64 of_batch = blockIdx.x - batch * args.groups * ctas;
-        group = of_batch / ctas;
-        const i64 c = (of_batch - group * ctas) * kWarps + warp;
-        exists = c < in_group;
-        channel = group * in_group + min(c, in_group - 1);
+        this->take(this->place_cta(args, kWarps) * kWarps);
         A* rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
         state = rows + warp * args.states;
         decay = rows + (kWarps + warp) * args.states;
@@ -68,8 +61,7 @@ struct SelectiveForward {
     template <typename S>
     __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
     {
-        return reinterpret_cast<S*>(o.data) + batch * o.batch + channel * o.channel + state * o.state +
-               position * o.position;
+        return Channels::template at<S>(o, state, position);
     }
 
     // What the positions of a lane share over all states.
@@ -95,23 +87,18 @@ struct SelectiveForward {
 
     __device__ void run_tile(i64 position)
     {
-        __syncthreads();
-        if constexpr (PACKED) find_heads<TILE>(args, position, shared.heads);
-        if (args.chunks.data && position % kChunkLength == 0 && exists) {
-            const bool begins = PACKED && shared.heads[0] & 1;  // a sequence, at the first position
-            for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
-                A enters = begins ? A(0) : state[n];
-                if (begins && args.initial.data) enters = *at<const A>(args.initial, n, sequence_of(args, position));
-                at<A>(args.chunks, n, position / kChunkLength)[args.first_chunk] = enters;
-            }
+        if constexpr (PACKED) {
+            __syncthreads();
+            find_heads<TILE>(args, position, shared.heads);
         }
+        if (args.chunks.data && position % kChunkLength == 0 && exists) store_chunk_state(position);
         const int lane = threadIdx.x % 32;
         const i64 first = position + lane * P;
         Lane own;
-        const int count = own.count = static_cast<int>(max(min(args.length - first, i64(P)), i64(0)));
+        own.count = static_cast<int>(max(min(args.length - first, i64(P)), i64(0)));
         A u[P];
-        load_positions<P>(at<const T>(args.delta, 0, first), args.delta.position, count, own.d);
-        load_positions<P>(at<const T>(args.u, 0, first), args.u.position, count, u);
+        this->load_row(args, args.delta, position, shared.b, own.d);
+        this->load_row(args, args.u, position, shared.b, u);
         const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0),
                 skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
         own.sum = A(0);
@@ -119,7 +106,7 @@ struct SelectiveForward {
         for (int k = 0; k < P; ++k) {
             A d = own.d[k] + bias;
             if (args.flags & kSoftplus) d = softplus(d);
-            own.d[k] = k < count ? d : A(0);
+            own.d[k] = k < own.count ? d : A(0);
             own.du[k] = own.d[k] * u[k];
             own.y[k] = args.d.data ? skip * u[k] : A(0);
             own.sum += own.d[k];
@@ -127,124 +114,120 @@ struct SelectiveForward {
         own.heads = own.tails = 0;
         if constexpr (PACKED) {
             const i64 bits = static_cast<i64>(shared.heads[lane * P / 32 + 1]) << 32 | shared.heads[lane * P / 32];
-            const unsigned all = static_cast<unsigned>(bits >> lane * P % 32), mask = (1u << count) - 1;
+            const unsigned all = static_cast<unsigned>(bits >> lane * P % 32), mask = (1u << own.count) - 1;
             own.heads = all & mask, own.tails = all >> 1 & mask;
         } else if (first == 0 && !args.initial.data) {
             own.heads = 1;  // the first decay is not applied
         }
         for (i64 n = 0; n < args.states; n += STATES) {
             const int states = static_cast<int>(min(args.states - n, i64(STATES)));
-            if (n) __syncthreads();
-            load_group(args.b, args.flags & kConstantB, n, states, position, shared.b);
-            load_group(args.c, args.flags & kConstantC, n, states, position, shared.c);
+            __syncthreads();
+            this->load_factor(args, args.b, args.flags & kConstantB, n, states, position, shared.b);
+            this->load_factor(args, args.c, args.flags & kConstantC, n, states, position, shared.c);
             __syncthreads();
             scan_states(own, n, states, first);
         }
-        if (!exists || !args.y.data) return;  // a gradient wants chunk states alone
+        if (!args.y.data) return;  // a gradient wants chunk states alone
         if (args.z.data) {
             A z[P];
-            load_positions<P>(at<const T>(args.z, 0, first), args.z.position, count, z);
+            this->load_row(args, args.z, position, shared.b, z);
 #pragma unroll
             for (int k = 0; k < P; ++k) own.y[k] *= z[k] * sigmoid(z[k]);
         }
-        store_positions(at<T>(args.y, 0, first), args.y.position, count, own.y);
+        this->store_row(args, args.y, position, shared.b, own.y);
     }
 
-    __device__ void load_group(
-        const SelectiveOperand& o, bool is_constant, i64 n, int states, i64 position, A* to) const
+    __device__ void store_chunk_state(i64 position) const
     {
-        if (is_constant) return;
-        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + group * o.channel;
-        load_shared(o, from, n, states, position, args.length, to);
+        const bool begins = PACKED && shared.heads[0] & 1;  // a sequence, at the first position
+        for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
+            A enters = begins ? A(0) : state[n];
+            if (begins && args.initial.data) enters = *at<const A>(args.initial, n, sequence_of(args, position));
+            at<A>(args.chunks, n, position / kChunkLength)[args.first_chunk] = enters;
+        }
     }
 
-    // Adds C h of some states to y. Plain arithmetic is tried first: if it leaves the range, an
-    // infinite state may have met a decay of 0. Lane n keeps the numbers of state from + n.
+    // Adds C h of some states to y, in the plain form if that is enough.
     __device__ void scan_states(Lane& own, i64 from, int states, i64 first)
     {
-        const int lane = threadIdx.x % 32, kept = min(lane, states - 1);
-        const A rate = decay[from + kept], carry_in = state[from + kept];
-        A y[P], carry_out = A(0);
-#pragma unroll
-        for (int k = 0; k < P; ++k) y[k] = own.y[k];
-        if (states == STATES) {
-#pragma unroll 4
-            for (int n = 0; n < STATES; ++n) scan_state<false>(own, from, n, rate, carry_in, carry_out, first, y);
-        } else {
+        const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails);
+        if (!has_bounds && !(args.flags & (kConstantB | kConstantC)) && try_states(own, from, states, first)) return;
 #pragma unroll 1
-            for (int n = 0; n < states; ++n) scan_state<false>(own, from, n, rate, carry_in, carry_out, first, y);
-        }
-        bool is_finite = fabs(carry_out) < A(INFINITY);
-#pragma unroll
-        for (int k = 0; k < P; ++k) is_finite = is_finite && fabs(y[k]) < A(INFINITY);
-        if (__all_sync(~0u, is_finite)) {
-#pragma unroll
-            for (int k = 0; k < P; ++k) own.y[k] = y[k];
-        } else {
-            Lane copy = own;  // `own` itself stays in registers
-            carry_out = exact_states(copy, from, states, rate, carry_in, first);
-            own = copy;
-        }
-        if (lane < states) state[from + lane] = carry_out;
+        for (int n = 0; n < states; ++n) scan_state<true>(own, from, n, first, own.y);
         __syncwarp();
     }
 
-    __device__ __noinline__ A exact_states(Lane& own, i64 from, int states, A rate, A carry_in, i64 first)
-    {
-        A carry_out = A(0);
-#pragma unroll 1
-        for (int n = 0; n < states; ++n) scan_state<true>(own, from, n, rate, carry_in, carry_out, first, own.y);
-        return carry_out;
-    }
-
-    // Scans state from + n, which is number n of those in shared memory, and adds C h to y.
-    template <bool EXACT>
-    __device__ void scan_state(
-        const Lane& own, i64 from, int n, A rates, A all_carries, A& all_carries_out, i64 first, A (&y)[P])
+    // The plain form. It returns false, and has changed nothing, if it leaves the range: an infinite
+    // state may have met a decay of 0.
+    __device__ bool try_states(Lane& own, i64 from, int states, i64 first)
     {
         const int lane = threadIdx.x % 32;
-        const A rate = __shfl_sync(~0u, rates, n), carry_in = __shfl_sync(~0u, all_carries, n);
-        A a[P], b[P], c[P], after = A(0), all = exp2_of(rate * own.sum);
-        if (args.flags & kConstantB)
-            fill(b, *at<const A>(args.b, from + n, 0));
+        const i64 n = from + min(lane, states - 1);
+        const A carry_in = state[n];
+        A y[P];
+#pragma unroll
+        for (int k = 0; k < P; ++k) y[k] = own.y[k];
+#pragma unroll 4
+        for (int i = 0; i < states; ++i) scan_state<false>(own, from, i, first, y);
+        __syncwarp();
+        bool is_finite = fabs(state[n]) < A(INFINITY);
+#pragma unroll
+        for (int k = 0; k < P; ++k) is_finite = is_finite && fabs(y[k]) < A(INFINITY);
+        is_finite = __all_sync(~0u, is_finite);
+        if (is_finite) {
+#pragma unroll
+            for (int k = 0; k < P; ++k) own.y[k] = y[k];
+        } else if (lane < states) {
+            state[n] = carry_in;
+        }
+        __syncwarp();
+        return is_finite;
+    }
+
+    // Scans state from + n, which is number n of those in shared memory, and adds C h to y. The plain
+    // form has neither bounds of packed sequences nor constants.
+    template <bool GENERAL>
+    __device__ void scan_state(const Lane& own, i64 from, int n, i64 first, A (&y)[P])
+    {
+        const int lane = threadIdx.x % 32;
+        const A rate = decay[from + n], carry_in = state[from + n];
+        A a[P], b[P], c[P], after = A(0), all;
+        if (GENERAL && args.flags & kConstantB)
+            this->fill(b, *at<const A>(args.b, from + n, 0));
         else
-            read_shared(shared.b + n * Shape::PITCH, b);
+            read_shared(shared.b + n * PITCH, b);
 #pragma unroll
         for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), b[k] *= own.du[k];
-        if (EXACT) pass_through(own.count, a);
-        if (own.heads) begin_sequences(own.heads, from + n, first, a, b), all = A(0);
-#pragma unroll
-        for (int k = 0; k < P; ++k) after = step<EXACT>(a[k], after, b[k]);
-        if (EXACT) {  // the sum of step sizes may be NaN beside a decay of 0
+        if constexpr (GENERAL) {  // the sum of step sizes may be NaN beside a decay of 0
+            pass_through(own.count, a);
+            begin_sequences(own.heads, from + n, first, a, b);
             all = a[0];
 #pragma unroll
-            for (int k = 1; k < P; ++k) all = product<EXACT>(all, a[k]);
+            for (int k = 1; k < P; ++k) all = product<true>(all, a[k]);
+        } else {
+            all = exp2_of(rate * own.sum);
         }
+#pragma unroll
+        for (int k = 0; k < P; ++k) after = step<GENERAL>(a[k], after, b[k]);
 #pragma unroll
         for (int i = 1; i < 32; i *= 2) {
             const A left = __shfl_up_sync(~0u, all, i), before = __shfl_up_sync(~0u, after, i);
-            if (lane >= i) after = step<EXACT>(all, before, after), all = product<EXACT>(all, left);
+            if (lane >= i) after = step<GENERAL>(all, before, after), all = product<GENERAL>(all, left);
         }
-        const A carry_out = step<EXACT>(all, carry_in, after), last = __shfl_sync(~0u, carry_out, 31);
-        if (lane == n) all_carries_out = last;
+        const A carry_out = step<GENERAL>(all, carry_in, after);
         A h = __shfl_up_sync(~0u, carry_out, 1);
         if (lane == 0) h = carry_in;
-        if (args.flags & kConstantC)
-            fill(c, *at<const A>(args.c, from + n, 0));
+        if (lane == 31) state[from + n] = carry_out;
+        if (GENERAL && args.flags & kConstantC)
+            this->fill(c, *at<const A>(args.c, from + n, 0));
         else
-            read_shared(shared.c + n * Shape::PITCH, c);
+            read_shared(shared.c + n * PITCH, c);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-            h = step<EXACT>(a[k], h, b[k]);
+            h = step<GENERAL>(a[k], h, b[k]);
             y[k] = fma(c[k], h, y[k]);
-            if (PACKED && own.tails >> k & 1) store_last(from + n, first + k, h);
+            if (GENERAL && PACKED && own.tails >> k & 1) store_last(from + n, first + k, h);
         }
-    }
-
-    static __device__ void fill(A (&x)[P], A value)
-    {
-#pragma unroll
-        for (int k = 0; k < P; ++k) x[k] = value;
     }
 
     // At the first position of a sequence the state is that of its term and of its initial state.

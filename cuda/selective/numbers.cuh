@@ -36,12 +36,12 @@ __device__ A sigmoid(A x)
     return A(1) / (A(1) + exp_of(-x));
 }
 
-// P adjacent positions of an operand, `count` of which exist; 0 in place of the others.
+// P adjacent numbers, `count` of which exist; 0 in place of the others.
 template <int P, typename T, typename A>
-__device__ void load_positions(const T* from, i64 step, int count, A (&x)[P])
+__device__ void load_positions(const T* from, int count, A (&x)[P])
 {
     constexpr int V = 16 / sizeof(T) < P ? 16 / sizeof(T) : P;
-    if (step == 1 && count >= P && aligned<V * sizeof(T)>(from)) {
+    if (count >= P && aligned<V * sizeof(T)>(from)) {
 #pragma unroll
         for (int i = 0; i < P; i += V) {
             const Pack<T, V> pack = load_wide<V>(from + i);
@@ -51,21 +51,21 @@ __device__ void load_positions(const T* from, i64 step, int count, A (&x)[P])
         return;
     }
 #pragma unroll
-    for (int i = 0; i < P; ++i) x[i] = i < count ? widen<A>(from[i * step]) : A(0);
+    for (int i = 0; i < P; ++i) x[i] = i < count ? widen<A>(from[i]) : A(0);
 }
 
 template <int P, typename T, typename A>
-__device__ void store_positions(T* to, i64 step, int count, const A (&x)[P])
+__device__ void store_positions(T* to, int count, const A (&x)[P])
 {
     constexpr int V = 16 / sizeof(T) < P ? 16 / sizeof(T) : P;
-    if (step == 1 && count >= P && aligned<V * sizeof(T)>(to)) {
+    if (count >= P && aligned<V * sizeof(T)>(to)) {
 #pragma unroll
         for (int i = 0; i < P; i += V) store_wide(to + i, narrowed<T, V>(x + i));
         return;
     }
 #pragma unroll
     for (int i = 0; i < P; ++i)
-        if (i < count) to[i * step] = static_cast<T>(x[i]);
+        if (i < count) to[i] = static_cast<T>(x[i]);
 }
 
 // The bounds of packed sequences in a tile.

@@ -2,16 +2,17 @@
 #include "common/export.cuh"
 #include "selective/backward.cuh"
 
-#define EXPORT_SELECTIVE(name, T, A, symbol, Args, Scan, PACKED) \
-    EXPORT_THREADS(symbol##_##name, 32 * kWarps, 2 * 4 / sizeof(A), Args, { \
+// CTAS: of an SM, with accumulators of 4 bytes.
+#define EXPORT_SELECTIVE(name, T, A, symbol, CTAS, Args, Scan, PACKED) \
+    EXPORT_THREADS(symbol##_##name, 32 * kWarps, CTAS * 4 / sizeof(A), Args, { \
         extern __shared__ __align__(16) char memory[]; \
         Scan<T, A, PACKED>(args, memory).run(); \
     })
 
-FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan, SelectiveArgs, SelectiveForward, false)
-FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_packed, SelectiveArgs, SelectiveForward, true)
-FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_backward, SelectiveBackwardArgs, SelectiveBackward, false)
-FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_backward_packed, SelectiveBackwardArgs, SelectiveBackward, true)
+FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan, 3, SelectiveArgs, SelectiveForward, false)
+FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_packed, 2, SelectiveArgs, SelectiveForward, true)
+FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_backward, 2, SelectiveBackwardArgs, SelectiveBackward, false)
+FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_backward_packed, 2, SelectiveBackwardArgs, SelectiveBackward, true)
 
 // Results of the dtype of elements, and of accumulators.
 #define EXPORT_SUM(name, T, A, ...) \

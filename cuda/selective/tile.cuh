@@ -32,7 +32,7 @@ __device__ void load_shared(
         for (int i = threadIdx.x; i < states * 32; i += blockDim.x) {
             const int n = i / 32, lane = i % 32;
             A x[P];
-            load_positions<P>(from + n * operand.state + lane * P, 1, count - lane * P, x);
+            load_positions<P>(from + n * operand.state + lane * P, count - lane * P, x);
 #pragma unroll
             for (int k = 0; k < P; ++k) to[n * Shape::PITCH + Shape::place(lane, k)] = x[k];
         }
@@ -59,6 +59,16 @@ __device__ void read_shared(const A* state, A (&x)[TileShape<A>::POSITIONS])
     }
 }
 
+template <typename A>
+__device__ void write_shared(A* state, const A (&x)[TileShape<A>::POSITIONS])
+{
+    using Shape = TileShape<A>;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < Shape::POSITIONS; k += Shape::VECTOR)
+        store_wide(state + Shape::place(lane, k), narrowed<A, Shape::VECTOR>(x + k));
+}
+
 // Marks the positions of a tile, and the one after it, at which sequences begin, as bits. A barrier
 // of the CTA comes before and after.
 template <int TILE>
@@ -73,3 +83,102 @@ __device__ void find_heads(const SelectiveArgs& args, i64 position, unsigned (&h
     }
     __syncthreads();
 }
+
+// The channels of a CTA, one for each warp, of one batch and one group.
+template <typename T, typename A>
+struct SelectiveChannels {
+    using Shape = TileShape<A>;
+    static constexpr int P = Shape::POSITIONS, TILE = Shape::TILE, STATES = Shape::STATES, PITCH = Shape::PITCH;
+
+    i64 batch, group, in_group;
+    i64 base, channel;  // of the first warp, and of this one
+    int channels;       // that exist
+    bool exists;        // the channel of this warp: otherwise it is that of another
+
+    // Takes the batch and the group of this CTA, which has so many channels, and returns its number
+    // in the group.
+    __device__ i64 place_cta(const SelectiveArgs& args, i64 of_cta)
+    {
+        in_group = args.channels / args.groups;
+        const i64 ctas = (in_group + of_cta - 1) / of_cta;
+        batch = blockIdx.x / (args.groups * ctas);
+        const i64 of_batch = blockIdx.x - batch * args.groups * ctas;
+        group = of_batch / ctas;
+        return of_batch - group * ctas;
+    }
+
+    // Takes the channels of the group from one on.
+    __device__ void take(i64 first)
+    {
+        const int warp = threadIdx.x / 32;
+        channels = static_cast<int>(max(min(in_group - first, i64(kWarps)), i64(0)));
+        exists = warp < channels;
+        base = group * in_group + first;
+        channel = exists ? base + warp : group * in_group + in_group - 1;
+    }
+
+    template <typename S>
+    __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
+    {
+        return reinterpret_cast<S*>(o.data) + batch * o.batch + channel * o.channel + state * o.state +
+               position * o.position;
+    }
+
+    // Loads B or C of some states of a tile into shared memory.
+    __device__ void load_factor(
+        const SelectiveArgs& args, const SelectiveOperand& o, bool is_constant, i64 first, int states, i64 position,
+        A* to) const
+    {
+        if (is_constant) return;
+        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + group * o.channel;
+        load_shared(o, from, first, states, position, args.length, to);
+    }
+
+    // The positions of a lane in a row of its channel; 0 where there are none. Where positions are
+    // not adjacent, as in Mamba, channels often are: then threads read those of a position together,
+    // and rows are transposed in shared memory, kWarps of them. All warps call this.
+    __device__ void load_row(const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, A (&x)[P]) const
+    {
+        const int lane = threadIdx.x % 32, count = static_cast<int>(min(args.length - position, i64(TILE)));
+        if (o.position == 1) {
+            load_positions<P>(at<const T>(o, 0, position + lane * P), count - lane * P, x);
+            return;
+        }
+        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + base * o.channel + position * o.position;
+        __syncthreads();
+#pragma unroll 4
+        for (int i = threadIdx.x; i < kWarps * TILE; i += blockDim.x) {
+            const int t = i / kWarps, c = i % kWarps;
+            rows[c * PITCH + Shape::place(t / P, t % P)] =
+                t < count && c < channels ? widen<A>(from[c * o.channel + t * o.position]) : A(0);
+        }
+        __syncthreads();
+        read_shared(rows + threadIdx.x / 32 * PITCH, x);
+    }
+
+    __device__ void store_row(
+        const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, const A (&x)[P]) const
+    {
+        const int lane = threadIdx.x % 32, count = static_cast<int>(min(args.length - position, i64(TILE)));
+        if (o.position == 1) {
+            if (exists) store_positions(at<T>(o, 0, position + lane * P), count - lane * P, x);
+            return;
+        }
+        T* to = reinterpret_cast<T*>(o.data) + batch * o.batch + base * o.channel + position * o.position;
+        __syncthreads();
+        write_shared(rows + threadIdx.x / 32 * PITCH, x);
+        __syncthreads();
+#pragma unroll 4
+        for (int i = threadIdx.x; i < kWarps * TILE; i += blockDim.x) {
+            const int t = i / kWarps, c = i % kWarps;
+            if (t < count && c < channels)
+                to[c * o.channel + t * o.position] = static_cast<T>(rows[c * PITCH + Shape::place(t / P, t % P)]);
+        }
+    }
+
+    static __device__ void fill(A (&x)[P], A value)
+    {
+#pragma unroll
+        for (int k = 0; k < P; ++k) x[k] = value;
+    }
+};

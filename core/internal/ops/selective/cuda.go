@@ -89,10 +89,9 @@ func (g *cudaProgram) roundBytes(rounds int64) int64 {
 	return (stateRows*g.N + channelNumbers) * Warps * rounds * g.wide.Size()
 }
 
-// sharedBytes is the shared memory of a CTA, which has so many arrays of tiles.
-func (g *cudaProgram) sharedBytes(tiles, others int64) uint32 {
-	size := g.wide.Size()
-	return uint32(tiles*statesAtOnce*(ChunkLength*size+16) + sharedHeadBytes + others)
+// sharedBytes is the shared memory of a CTA, which has so many rows of a tile's positions.
+func (g *cudaProgram) sharedBytes(rows, others int64) uint32 {
+	return uint32(rows*(ChunkLength*g.wide.Size()+16) + sharedHeadBytes + others)
 }
 
 // Workspace implements ops.Program.
@@ -224,7 +223,7 @@ func (r *cudaRun) forward(inputs [opInitial + 1]int, seqlens int, setOutputs fun
 	a := launch.Append[SelectiveArgs](r.queue)
 	r.setProblem(a, inputs, seqlens)
 	setOutputs(a)
-	shared := r.sharedBytes(2, 2*Warps*r.N*r.wide.Size())
+	shared := r.sharedBytes(2*statesAtOnce, 2*Warps*r.N*r.wide.Size())
 	ctas := r.Batch * r.groups * num.CeilDiv(r.Dim/r.groups, Warps)
 	return r.submit(kernelForward, ctas, Warps*warpThreads, shared)
 }
@@ -265,7 +264,7 @@ func (r *cudaRun) backward() error {
 	}
 	r.queue.SetAddress(&a.workspace, launch.WorkspaceOperand, r.workspace)
 	a.lanes, a.batches, a.rounds = l.lanes, r.Batch, l.rounds
-	return r.submit(kernelBackward, r.Batch*r.groups*l.ctasPerGroup, Warps*warpThreads, r.sharedBytes(4, r.roundBytes(l.rounds)))
+	return r.submit(kernelBackward, r.Batch*r.groups*l.ctasPerGroup, Warps*warpThreads, r.sharedBytes(4*statesAtOnce+Warps, r.roundBytes(l.rounds)))
 }
 
 // sum launches the sums of the gradients that are given.
