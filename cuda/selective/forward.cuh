@@ -157,8 +157,8 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         __syncwarp();
     }
 
-    // The plain form. It returns false, and has changed nothing, if it leaves the range: an infinite
-    // state may have met a decay of 0.
+    // The plain form. It returns false, and has changed nothing, if it leaves the range: an
+    // infinite state may have met a decay of 0.
     __device__ bool try_states(Lane& own, i64 from, int states, i64 first)
     {
         const int lane = threadIdx.x % 32;
@@ -184,8 +184,8 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         return is_finite;
     }
 
-    // Scans state from + n, which is number n of those in shared memory, and adds C h to y. The plain
-    // form has neither bounds of packed sequences nor constants.
+    // Scans state from + n, which is number n of those in shared memory, and adds C h to y. The
+    // plain form has neither bounds of packed sequences nor constants.
     template <bool GENERAL>
     __device__ void scan_state(const Lane& own, i64 from, int n, i64 first, A (&y)[P])
     {

@@ -135,9 +135,10 @@ struct SelectiveChannels {
     }
 
     // The positions of a lane in a row of its channel; 0 where there are none. Where positions are
-    // not adjacent, as in Mamba, channels often are: then threads read those of a position together,
-    // and rows are transposed in shared memory, kWarps of them. All warps call this.
-    __device__ void load_row(const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, A (&x)[P]) const
+    // not adjacent, as in Mamba, channels often are: threads then read a position of all channels
+    // together, and `rows`, kWarps of them in shared memory, transpose them. All warps call this.
+    __device__ void load_row(
+        const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, A (&x)[P]) const
     {
         const int lane = threadIdx.x % 32, count = static_cast<int>(min(args.length - position, i64(TILE)));
         if (o.position == 1) {
