@@ -141,16 +141,17 @@ def test_every_step_is_right(case: StepCase) -> None:
         step.close()
 
 
-def test_the_llama_has_its_own_rotation_again() -> None:
-    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
-    before = modeling.apply_rotary_pos_emb
-    [case] = [case for case in table.CASES if case.name.startswith("Llama")]
+@pytest.mark.parametrize(("model", "function"), [("llama", "apply_rotary_pos_emb"), ("mamba", "mamba_selective_scan")])
+def test_the_model_has_its_own_function_again(model: str, function: str) -> None:
+    modeling = pytest.importorskip(f"transformers.models.{model}.modeling_{model}")
+    before = getattr(modeling, function)
+    [case] = [case for case in table.CASES if case.name.lower().startswith(model)]
     step = case.make("cpu", case.quick)
     step.contestants[OURS].forward()
-    assert modeling.apply_rotary_pos_emb is not before
+    assert getattr(modeling, function) is not before
     step.contestants[TORCH].forward()
     step.close()
-    assert modeling.apply_rotary_pos_emb is before
+    assert getattr(modeling, function) is before
 
 
 @pytest.mark.slow

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-from .case import OURS, TORCH, Contestant, Size, Step, StepCase
-from .check import against
+from .case import OURS, TORCH, Size, Step, StepCase
+from .models import language_model
 
 LAYERS, HEAD, VOCABULARY = 6, 128, 32_000
 ROTATION = "apply_rotary_pos_emb"
@@ -62,30 +61,13 @@ def llama(device: str, size: Size) -> Step:
     from transformers import LlamaForCausalLM
     from transformers.models.llama import modeling_llama
 
-    batch, tokens, width = size.shape
+    _, tokens, width = size.shape
     torch.manual_seed(0)
     model: Any = LlamaForCausalLM(config(width, tokens))
     model.to(device, getattr(torch, size.dtype))
-    ids = torch.randint(model.config.vocab_size, (batch, tokens), device=device)
     left_out: dict[str, str] = {}
-    rotation, undo = rotations(model, device, left_out)
-
-    def forward(net: Any, name: str) -> Any:
-        setattr(modeling_llama, ROTATION, rotation[name])
-        return net(input_ids=ids, labels=ids).loss
-
-    def gradients(net: Any, name: str) -> Any:
-        return torch.autograd.grad(forward(net, name), tuple(net.parameters()))
-
-    def contestant(name: str) -> Contestant:
-        return Contestant(lambda: forward(model, name), lambda: gradients(model, name))
-
-    def reference() -> Any:
-        copied = copy.deepcopy(model)
-        return gradients(copied.double() if size.dtype == "float32" else copied.float(), TORCH)
-
-    contestants = {name: contestant(name) for name in rotation}
-    return Step(contestants, lambda them: against(reference(), them, size.dtype, batch * tokens), left_out, undo)
+    functions, undo = rotations(model, device, left_out)
+    return language_model(model, size, modeling_llama, ROTATION, functions, left_out, undo)
 
 
 def missing() -> str:
