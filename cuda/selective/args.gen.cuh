@@ -9,6 +9,8 @@
 constexpr int kWarps = 8;  // warps of a CTA, each of which scans a channel
 // positions between the states that a forward scan keeps for its gradient
 constexpr int kChunkLength = 256;
+// numbers of a position, of the states whose B and C are in shared memory at once
+constexpr int kStateBytes = 64;
 constexpr i64 kSoftplus = 1;  // the step size is softplus(delta + bias)
 constexpr i64 kConstantB = 2;  // B has no positions and no batch, but channels
 constexpr i64 kConstantC = 4;
@@ -20,8 +22,8 @@ struct SelectiveOperand {
     i64 batch, channel, state, position;  // strides [elements]
 };
 
-// SelectiveArgs is the argument of all kernels of the selective scan. The position of initial and
-// last states is the number of a sequence, that of chunk states the number of a chunk.
+// SelectiveArgs is the argument of the scan, and a part of that of its gradient. The position of
+// initial and last states is the number of a sequence, that of chunk states the number of a chunk.
 struct SelectiveArgs {
     SelectiveOperand u, delta, a, b, c, d, z, bias, initial;
     SelectiveOperand y, last, chunks;
@@ -42,7 +44,7 @@ struct SelectiveBackwardArgs : SelectiveArgs {
     SelectiveOperand du, ddelta, dz, dinitial;
     char* workspace;
     // Where sums begin in the workspace, -1 if they are not wanted; with more states than a CTA
-    // holds at once: where the sums of each CTA, channel and position do [numbers].
+    // holds at once: where sums of positions do [CTA, channel, lane, laneNumbers].
     i64 a_sums, b_sums, c_sums, d_sums, bias_sums, lanes;
     i64 batches, rounds;
 };

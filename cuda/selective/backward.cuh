@@ -16,6 +16,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     using Shape = typename Channels::Shape;
     using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
     using Channels::batch, Channels::group, Channels::channel, Channels::exists;
+    static constexpr int TURN = STATES / kWarps;  // states between barriers
 
     // Of a CTA; after it, rows of all states for each channel: A log2(e), what leaves a tile to the
     // one before, and sums of A and of constant B and C.
@@ -126,20 +127,20 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
             take_round(round);
             Lane own;
             load_lane(own, position);
-            if (from) load_sums(own, position);
+            if (from) load_sums(own);
             Numbers of_states = numbers_of(from, states, position);
             const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails),
                        is_plain = !has_bounds && !(args.flags & (kConstantB | kConstantC));
 #pragma unroll 1
             for (int i = 0; i < STATES; ++i) {
-                const int n = (i + 2 * static_cast<int>(threadIdx.x / 32)) % STATES;
+                const int n = (i + TURN * static_cast<int>(threadIdx.x / 32)) % STATES;
                 if (n < states && !(is_plain && scan_state<false>(own, of_states, from, n)))
                     scan_state<true>(own, of_states, from, n);
-                if (i % 2) __syncthreads();  // two states a turn
+                if (i % TURN == TURN - 1) __syncthreads();
             }
             add_numbers(of_states, from, states);
             if (from + states < args.states)
-                store_lane_sums(own, position);
+                store_lane_sums(own);
             else
                 finish(own, position);
         }
@@ -198,15 +199,16 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     // Sums of a lane over the states before `from`, where they do not all fit into shared memory.
     __device__ A* lane_sums() const
     {
-        return numbers(args.lanes) + ((blockIdx.x * kWarps * args.rounds + row) * 32 + threadIdx.x % 32) * 3 * P;
+        const i64 channel_row = args.rounds * kWarps * blockIdx.x + row;
+        return numbers(args.lanes) + (channel_row * 32 + threadIdx.x % 32) * 3 * P;
     }
-    __device__ void load_sums(Lane& own, i64) const
+    __device__ void load_sums(Lane& own) const
     {
         const A* from = lane_sums();
 #pragma unroll
         for (int k = 0; k < P; ++k) own.y[k] = from[k], own.g[k] = from[P + k], own.dd[k] = from[2 * P + k];
     }
-    __device__ void store_lane_sums(const Lane& own, i64) const
+    __device__ void store_lane_sums(const Lane& own) const
     {
         A* to = lane_sums();
 #pragma unroll
@@ -225,11 +227,11 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
                 kept = __shfl_sync(~0u, numbers.kept, n);
         A a[P], b[P], c[P], before[P];  // before: a h of the position before
         if (constant_b)
-            this->fill(b, *at<const A>(args.b, from + n, 0));
+            this->fill(b, own.count, *at<const A>(args.b, from + n, 0));
         else
             read_shared(shared.b + n * PITCH, b);
         if (constant_c)
-            this->fill(c, *at<const A>(args.c, from + n, 0));
+            this->fill(c, own.count, *at<const A>(args.c, from + n, 0));
         else
             read_shared(shared.c + n * PITCH, c);
 #pragma unroll
@@ -238,7 +240,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
             pass_through(own.count, a);
             begin_sequences(own.heads, from + n, own.first, a, before);
         }
-        A all = a[0], h = A(0), q = A(0);
+        A all = a[0], h = lane == 0 ? kept : A(0), q = lane == 31 ? carry_in : A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             if (k) all = product<GENERAL>(all, a[k]);
@@ -246,54 +248,55 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         }
 #pragma unroll
         for (int k = P - 1; k >= 0; --k) q = gated<GENERAL>(a[k], gradient<GENERAL>(own, from + n, k, c[k], q));
-        A h_all = all, q_all = all;
+        A h_all = lane == 0 ? A(0) : all, q_all = lane == 31 ? A(0) : all;
 #pragma unroll
         for (int i = 1; i < 32; i *= 2) {
-            const A ha = __shfl_up_sync(~0u, h_all, i), hb = __shfl_up_sync(~0u, h, i),
-                    qa = __shfl_down_sync(~0u, q_all, i), qb = __shfl_down_sync(~0u, q, i);
-            if (lane >= i) h = step<GENERAL>(h_all, hb, h), h_all = product<GENERAL>(h_all, ha);
-            if (lane + i < 32) q = step<GENERAL>(q_all, qb, q), q_all = product<GENERAL>(q_all, qa);
+            h = step<GENERAL>(h_all, __shfl_up_sync(~0u, h, i), h);
+            q = step<GENERAL>(q_all, __shfl_down_sync(~0u, q, i), q);
+            if (i == 16) break;
+            h_all = product<GENERAL>(h_all, __shfl_up_sync(~0u, h_all, i));
+            q_all = product<GENERAL>(q_all, __shfl_down_sync(~0u, q_all, i));
         }
-        const A h_out = step<GENERAL>(h_all, kept, h), q_out = step<GENERAL>(q_all, carry_in, q);
-        h = __shfl_up_sync(~0u, h_out, 1);
-        q = __shfl_down_sync(~0u, q_out, 1);
+        h = __shfl_up_sync(~0u, h, 1);
+        q = __shfl_down_sync(~0u, q, 1);
         if (lane == 0) h = kept;
         if (lane == 31) q = carry_in;
-        if (!GENERAL) {
-            const bool is_finite = fabs(h_out) < A(INFINITY) && fabs(q_out) < A(INFINITY);
-            if (!__all_sync(~0u, is_finite)) return false;
-        }
-        if (lane == 0) at_state(CARRY, from + n) = q_out;
-        A db[P], dc[P], sum_a = A(0);
+        A db[P], dc[P], sum_a = A(0);  // g and h, until they are multiplied
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             before[k] += gated<GENERAL>(a[k], h);  // of a sequence's first position a is 0
-            h = fma(own.du[k], b[k], before[k]);
-            own.y[k] = fma(c[k], h, own.y[k]);
-            dc[k] = own.dy[k] * h;
+            dc[k] = h = fma(own.du[k], b[k], before[k]);
         }
 #pragma unroll
         for (int k = P - 1; k >= 0; --k) {
-            const A g = gradient<GENERAL>(own, from + n, k, c[k], q), x = before[k] * g;
+            db[k] = gradient<GENERAL>(own, from + n, k, c[k], q);
+            q = gated<GENERAL>(a[k], db[k]);
+        }
+        if (!GENERAL && !__all_sync(~0u, fabs(h) < A(INFINITY) && fabs(q) < A(INFINITY))) return false;
+        if (lane == 0) at_state(CARRY, from + n) = q;
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            const A g = db[k], x = before[k] * g;
             if (GENERAL && PACKED && own.heads >> k & 1)
                 store_initial(from + n, own.first + k, exp2_of(rate * own.d[k]), g);
-            q = gated<GENERAL>(a[k], g);
-            db[k] = own.du[k] * g;
+            own.y[k] = fma(c[k], dc[k], own.y[k]);
             own.g[k] = fma(g, b[k], own.g[k]);
             own.dd[k] = fma(rate, x, own.dd[k]);
             // After the last position x may be infinite.
             if (!GENERAL || k < own.count) sum_a = fma(own.d[k], x, sum_a);
+            db[k] *= own.du[k];
+            dc[k] *= own.dy[k];
         }
         sum_a = over_lanes(sum_a);
         if (lane == n) numbers.sum_a += sum_a;
         if (constant_b) {
-            const A sum = over_lanes(sum_of(db));
+            const A sum = over_lanes(sum_of(db, own.count));
             if (lane == n) numbers.sum_b += sum;
         } else if (exists) {
             add_shared(shared.db + n * PITCH, db);
         }
         if (constant_c) {
-            const A sum = over_lanes(sum_of(dc));
+            const A sum = over_lanes(sum_of(dc, own.count));
             if (lane == n) numbers.sum_c += sum;
         } else if (exists) {
             add_shared(shared.dc + n * PITCH, dc);
@@ -317,11 +320,11 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         return EXACT && a == A(0) ? A(0) : a * x;
     }
 
-    static __device__ A sum_of(const A (&x)[P])
+    static __device__ A sum_of(const A (&x)[P], int count)
     {
-        A sum = x[0];
+        A sum = A(0);
 #pragma unroll
-        for (int k = 1; k < P; ++k) sum += x[k];
+        for (int k = 0; k < P; ++k) sum += k < count ? x[k] : A(0);
         return sum;
     }
 
@@ -381,7 +384,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-            result[k] = fma(u[k], own.g[k], own.dd[k] / kLog2e<A>);
+            result[k] = fma(u[k], own.g[k], own.dd[k] * kLn2<A>);
             if (args.flags & kSoftplus) result[k] *= sigmoid(raw[k] + bias);
             sum_bias += k < own.count ? result[k] : A(0);
             sum_d = fma(own.dy[k], u[k], sum_d);

@@ -1,7 +1,8 @@
 // The selective scan: a CTA takes one batch and a channel for each of its warps, which share the
 // tiles of B and C. A warp scans the positions of a tile, a lane POSITIONS of them, for one state
 // after another: within a lane, across lanes (a warp scan of affine maps), and again within the
-// lane with the state that enters it.
+// lane with the state that enters it. A plain form of this serves most tiles, and a general one
+// those with bounds of packed sequences, with constant B or C, or with numbers out of range.
 #pragma once
 
 #include "selective/tile.cuh"
@@ -19,7 +20,7 @@ __device__ A product(A x, A y)
     const A p = x * y;
     if (!EXACT) return p;
     if (x == A(0) || y == A(0)) return A(0);  // even if the other one is infinite or NaN
-    constexpr A least = sizeof(A) == 4 ? A(0x1p-126) : A(0x1p-1022);
+    constexpr A least = sizeof(A) == 4 ? A(0x1p-149) : A(0x1p-1074);
     return p == A(0) ? least : p;
 }
 
@@ -46,7 +47,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
 
     const SelectiveArgs& args;
     Shared& shared;
-    A *state, *decay;  // of all states of the channel, in shared memory: what enters the tile; A log2(e)
+    A *state, *rates;  // of all states of the channel, in shared memory: what enters the tile; A log2(e)
 
     __device__ SelectiveForward(const SelectiveArgs& args, char* memory)
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
@@ -55,7 +56,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         this->take(this->place_cta(args, kWarps) * kWarps);
         A* rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
         state = rows + warp * args.states;
-        decay = rows + (kWarps + warp) * args.states;
+        rates = rows + (kWarps + warp) * args.states;
     }
 
     template <typename S>
@@ -73,13 +74,15 @@ struct SelectiveForward : SelectiveChannels<T, A> {
 
     __device__ void run()
     {
+#pragma unroll 1
         for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
-            decay[n] = *at<const A>(args.a, n, 0) * kLog2e<A>;
+            rates[n] = *at<const A>(args.a, n, 0) * kLog2e<A>;
             state[n] = args.initial.data && !PACKED ? *at<const A>(args.initial, n, 0) : A(0);
         }
         for (i64 position = 0; position < args.length; position += TILE) run_tile(position);
         if (!PACKED && args.last.data && exists) {
             __syncwarp();
+#pragma unroll 1
             for (i64 n = threadIdx.x % 32; n < args.states; n += 32) *at<A>(args.last, n, 0) = state[n];
         }
         if (PACKED && args.last.data && exists) pass_states();
@@ -91,7 +94,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
             __syncthreads();
             find_heads<TILE>(args, position, shared.heads);
         }
-        if (args.chunks.data && position % kChunkLength == 0 && exists) store_chunk_state(position);
+        if (args.chunks.data && exists) store_chunk_state(position);
         const int lane = threadIdx.x % 32;
         const i64 first = position + lane * P;
         Lane own;
@@ -140,6 +143,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     __device__ void store_chunk_state(i64 position) const
     {
         const bool begins = PACKED && shared.heads[0] & 1;  // a sequence, at the first position
+#pragma unroll 1
         for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
             A enters = begins ? A(0) : state[n];
             if (begins && args.initial.data) enters = *at<const A>(args.initial, n, sequence_of(args, position));
@@ -190,10 +194,10 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     __device__ void scan_state(const Lane& own, i64 from, int n, i64 first, A (&y)[P])
     {
         const int lane = threadIdx.x % 32;
-        const A rate = decay[from + n], carry_in = state[from + n];
-        A a[P], b[P], c[P], after = A(0), all;
+        const A rate = rates[from + n], carry_in = state[from + n];
+        A a[P], b[P], c[P], after = lane == 0 ? carry_in : A(0), all;
         if (GENERAL && args.flags & kConstantB)
-            this->fill(b, *at<const A>(args.b, from + n, 0));
+            this->fill(b, own.count, *at<const A>(args.b, from + n, 0));
         else
             read_shared(shared.b + n * PITCH, b);
 #pragma unroll
@@ -209,17 +213,18 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         }
 #pragma unroll
         for (int k = 0; k < P; ++k) after = step<GENERAL>(a[k], after, b[k]);
+        // Lane 0 has the carry-in and decay 0, and so has each lane that already knows its state.
+        if (lane == 0) all = A(0);
 #pragma unroll
         for (int i = 1; i < 32; i *= 2) {
-            const A left = __shfl_up_sync(~0u, all, i), before = __shfl_up_sync(~0u, after, i);
-            if (lane >= i) after = step<GENERAL>(all, before, after), all = product<GENERAL>(all, left);
+            after = step<GENERAL>(all, __shfl_up_sync(~0u, after, i), after);
+            if (i < 16) all = product<GENERAL>(all, __shfl_up_sync(~0u, all, i));
         }
-        const A carry_out = step<GENERAL>(all, carry_in, after);
-        A h = __shfl_up_sync(~0u, carry_out, 1);
+        A h = __shfl_up_sync(~0u, after, 1);
         if (lane == 0) h = carry_in;
-        if (lane == 31) state[from + n] = carry_out;
+        if (lane == 31) state[from + n] = after;
         if (GENERAL && args.flags & kConstantC)
-            this->fill(c, *at<const A>(args.c, from + n, 0));
+            this->fill(c, own.count, *at<const A>(args.c, from + n, 0));
         else
             read_shared(shared.c + n * PITCH, c);
 #pragma unroll

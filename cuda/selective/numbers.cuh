@@ -11,6 +11,8 @@
 
 template <typename A>
 constexpr A kLog2e = A(1.4426950408889634);
+template <typename A>
+constexpr A kLn2 = A(0.6931471805599453);
 
 __device__ inline float exp2_of(float x)
 {
@@ -23,6 +25,9 @@ __device__ inline double exp2_of(double x) { return exp2(x); }
 __device__ inline float exp_of(float x) { return __expf(x); }
 __device__ inline double exp_of(double x) { return exp(x); }
 
+__device__ inline float quotient(float x, float y) { return __fdividef(x, y); }  // 2 roundings
+__device__ inline double quotient(double x, double y) { return x / y; }
+
 // log(1 + e^x). Above 20 it is x to float32's precision, and above 40 to float64's.
 template <typename A>
 __device__ A softplus(A x)
@@ -33,7 +38,7 @@ __device__ A softplus(A x)
 template <typename A>
 __device__ A sigmoid(A x)
 {
-    return A(1) / (A(1) + exp_of(-x));
+    return quotient(A(1), A(1) + exp_of(-x));
 }
 
 // P adjacent numbers, `count` of which exist; 0 in place of the others.
@@ -68,7 +73,7 @@ __device__ void store_positions(T* to, int count, const A (&x)[P])
         if (i < count) to[i] = static_cast<T>(x[i]);
 }
 
-// The bounds of packed sequences in a tile.
+// Bound k of packed sequences.
 __device__ inline i64 bound_at(const SelectiveArgs& args, i64 k)
 {
     return args.bounds_are_wide ? reinterpret_cast<const i64*>(args.bounds)[k * args.bound_step]

@@ -4,46 +4,20 @@
 
 #include "selective/numbers.cuh"
 
-// A lane owns POSITIONS adjacent positions of a tile, and the tile has one for each bit of a warp.
+// A tile has the positions of a warp, POSITIONS adjacent ones for each lane. A row of it in shared
+// memory has vectors in striped order: a warp reads adjacent ones.
 template <typename A>
 struct TileShape {
     static constexpr int POSITIONS = 8,  // of a lane
         TILE = 32 * POSITIONS,
-        STATES = 2 * kWarps,  // whose B and C are in shared memory at once
+        STATES = kStateBytes / sizeof(A),  // whose B and C are in shared memory at once
         VECTOR = 16 / sizeof(A),           // numbers of an access to shared memory
-        PITCH = TILE + VECTOR;             // numbers from a state to the next
+        PITCH = TILE + VECTOR;             // of rows: transposed accesses of 8 use different banks
     static_assert(kChunkLength == TILE);
 
-    // The place of position k of lane `lane`: a lane reads vectors, and a warp adjacent ones.
+    // The place of position k of a lane in a row.
     static __device__ int place(int lane, int k) { return (k / VECTOR * 32 + lane) * VECTOR + k % VECTOR; }
 };
-
-// Loads B or C of `states` states from `first` on, at the positions of a tile; 0 where there is
-// none.
-template <typename A, typename T>
-__device__ void load_shared(
-    const SelectiveOperand& operand, const T* from, i64 first, int states, i64 position, i64 length, A* to)
-{
-    using Shape = TileShape<A>;
-    const int count = static_cast<int>(min(length - position, i64(Shape::TILE)));
-    from += first * operand.state + position * operand.position;
-    if (operand.position == 1) {
-        constexpr int P = Shape::POSITIONS;
-        for (int i = threadIdx.x; i < states * 32; i += blockDim.x) {
-            const int n = i / 32, lane = i % 32;
-            A x[P];
-            load_positions<P>(from + n * operand.state + lane * P, count - lane * P, x);
-#pragma unroll
-            for (int k = 0; k < P; ++k) to[n * Shape::PITCH + Shape::place(lane, k)] = x[k];
-        }
-        return;
-    }
-    for (int i = threadIdx.x; i < states * Shape::TILE; i += blockDim.x) {  // states are adjacent, as in Mamba
-        const int t = i / states, n = i - t * states;
-        to[n * Shape::PITCH + Shape::place(t / Shape::POSITIONS, t % Shape::POSITIONS)] =
-            t < count ? widen<A>(from[n * operand.state + t * operand.position]) : A(0);
-    }
-}
 
 // The numbers of this lane at a state.
 template <typename A>
@@ -69,8 +43,39 @@ __device__ void write_shared(A* state, const A (&x)[TileShape<A>::POSITIONS])
         store_wide(state + Shape::place(lane, k), narrowed<A, Shape::VECTOR>(x + k));
 }
 
-// Marks the positions of a tile, and the one after it, at which sequences begin, as bits. A barrier
-// of the CTA comes before and after.
+// Loads B or C of `states` states from `first` on, at the positions of a tile; 0 where there is
+// none.
+template <typename A, typename T>
+__device__ void load_shared(
+    const SelectiveOperand& operand, const T* from, i64 first, int states, i64 position, i64 length, A* to)
+{
+    using Shape = TileShape<A>;
+    const int count = static_cast<int>(min(length - position, i64(Shape::TILE)));
+    from += first * operand.state + position * operand.position;
+    if (operand.position == 1) {
+        constexpr int P = Shape::POSITIONS;
+        for (int i = threadIdx.x; i < states * 32; i += blockDim.x) {
+            const int n = i / 32, lane = i % 32;
+            A x[P];
+            load_positions<P>(from + n * operand.state + lane * P, count - lane * P, x);
+            write_shared(to + n * Shape::PITCH, x);
+        }
+        return;
+    }
+    // Adjacent threads read adjacent states, as they are in Mamba.
+    const int n = threadIdx.x % Shape::STATES, t = threadIdx.x / Shape::STATES;
+    if (n >= states) return;
+    constexpr int STEP = 32 * kWarps / Shape::STATES;  // a multiple of POSITIONS
+    const i64 step = STEP * operand.position;
+    from += n * operand.state + t * operand.position;
+    to += n * Shape::PITCH + Shape::place(t / Shape::POSITIONS, t % Shape::POSITIONS);
+#pragma unroll 4
+    for (int i = 0; i < Shape::TILE; i += STEP, from += step)
+        to[Shape::place(i / Shape::POSITIONS, 0)] = t + i < count ? widen<A>(*from) : A(0);
+}
+
+// Marks the positions of a tile, and the one after it, at which sequences begin, as bits. The
+// caller has a barrier before, after the last reader of `heads`; this ends with one.
 template <int TILE>
 __device__ void find_heads(const SelectiveArgs& args, i64 position, unsigned (&heads)[TILE / 32 + 1])
 {
@@ -93,7 +98,7 @@ struct SelectiveChannels {
     i64 batch, group, in_group;
     i64 base, channel;  // of the first warp, and of this one
     int channels;       // that exist
-    bool exists;        // the channel of this warp: otherwise it is that of another
+    bool exists;        // whether this warp has a channel; without one it stores nothing
 
     // Takes the batch and the group of this CTA, which has so many channels, and returns its number
     // in the group.
@@ -136,7 +141,8 @@ struct SelectiveChannels {
 
     // The positions of a lane in a row of its channel; 0 where there are none. Where positions are
     // not adjacent, as in Mamba, channels often are: threads then read a position of all channels
-    // together, and `rows`, kWarps of them in shared memory, transpose them. All warps call this.
+    // together, and `rows`, kWarps of them in shared memory, transpose them. All warps of the CTA
+    // call this with the same operand, as it has barriers.
     __device__ void load_row(
         const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, A (&x)[P]) const
     {
@@ -147,12 +153,13 @@ struct SelectiveChannels {
         }
         const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + base * o.channel + position * o.position;
         __syncthreads();
+        const int t = threadIdx.x / kWarps, c = threadIdx.x % kWarps, existing = c < channels ? count - t : 0;
+        A* row = rows + c * PITCH + Shape::place(t / P, t % P);
+        from += c * o.channel + t * o.position;
+        const i64 step = 32 * o.position;
 #pragma unroll 4
-        for (int i = threadIdx.x; i < kWarps * TILE; i += blockDim.x) {
-            const int t = i / kWarps, c = i % kWarps;
-            rows[c * PITCH + Shape::place(t / P, t % P)] =
-                t < count && c < channels ? widen<A>(from[c * o.channel + t * o.position]) : A(0);
-        }
+        for (int i = 0; i < TILE; i += 32, from += step)
+            row[Shape::place(i / P, 0)] = i < existing ? widen<A>(*from) : A(0);
         __syncthreads();
         read_shared(rows + threadIdx.x / 32 * PITCH, x);
     }
@@ -169,17 +176,19 @@ struct SelectiveChannels {
         __syncthreads();
         write_shared(rows + threadIdx.x / 32 * PITCH, x);
         __syncthreads();
+        const int t = threadIdx.x / kWarps, c = threadIdx.x % kWarps, existing = c < channels ? count - t : 0;
+        const A* row = rows + c * PITCH + Shape::place(t / P, t % P);
+        to += c * o.channel + t * o.position;
+        const i64 step = 32 * o.position;
 #pragma unroll 4
-        for (int i = threadIdx.x; i < kWarps * TILE; i += blockDim.x) {
-            const int t = i / kWarps, c = i % kWarps;
-            if (t < count && c < channels)
-                to[c * o.channel + t * o.position] = static_cast<T>(rows[c * PITCH + Shape::place(t / P, t % P)]);
-        }
+        for (int i = 0; i < TILE; i += 32, to += step)
+            if (i < existing) *to = static_cast<T>(row[Shape::place(i / P, 0)]);
     }
 
-    static __device__ void fill(A (&x)[P], A value)
+    // A constant at the positions that exist; 0 at the others.
+    static __device__ void fill(A (&x)[P], int count, A value)
     {
 #pragma unroll
-        for (int k = 0; k < P; ++k) x[k] = value;
+        for (int k = 0; k < P; ++k) x[k] = k < count ? value : A(0);
     }
 };

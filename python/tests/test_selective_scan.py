@@ -211,6 +211,16 @@ def test_a_decay_of_zero_cuts_off_other_decays(device: str, dtype: torch.dtype) 
     assert dA.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_a_decay_of_zero_cuts_off_growth(device: str, dtype: torch.dtype) -> None:
+    """It alone finds a gradient that judges the states of a thread by their composed map, finite where they are not."""
+    one, A = row_of([1.0] * 6, device, dtype), torch.ones(1, 1, dtype=dtype, device=device)
+    delta, initial = row_of([2, -2000, 1, 1, 1, 1], device, dtype), torch.finfo(dtype).max / 2 * torch.ones_like(A)[None]
+    needs = ("du", "ddelta", "dC")
+    for gradient in sw.selective_scan_backward(one, one, delta, A, one, one, initial_state=initial, needs=needs):
+        assert gradient[0, 0, 1:].isfinite().all()
+
+
 def test_the_first_decay_is_not_applied() -> None:
     """Without an initial state: it alone finds a product of a decay that is NaN or infinite and 0."""
     for rate in (NAN, INF):

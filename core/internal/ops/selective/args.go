@@ -8,6 +8,7 @@ import "github.com/sternway/sternway/core/internal/launch"
 const (
 	Warps       = 8   // warps of a CTA, each of which scans a channel
 	ChunkLength = 256 // positions between the states that a forward scan keeps for its gradient
+	StateBytes  = 64  // numbers of a position, of the states whose B and C are in shared memory at once
 )
 
 // Bits of the field `flags` of SelectiveArgs.
@@ -24,8 +25,8 @@ type SelectiveOperand struct {
 	batch, channel, state, position int64 // strides [elements]
 }
 
-// SelectiveArgs is the argument of all kernels of the selective scan. The position of initial and
-// last states is the number of a sequence, that of chunk states the number of a chunk.
+// SelectiveArgs is the argument of the scan, and a part of that of its gradient. The position of
+// initial and last states is the number of a sequence, that of chunk states the number of a chunk.
 type SelectiveArgs struct {
 	u, delta, a, b, c, d, z, bias, initial SelectiveOperand
 	y, last, chunks                        SelectiveOperand
@@ -46,7 +47,7 @@ type SelectiveBackwardArgs struct {
 	du, ddelta, dz, dinitial SelectiveOperand
 	workspace                launch.Address
 	// Where sums begin in the workspace, -1 if they are not wanted; with more states than a CTA
-	// holds at once: where the sums of each CTA, channel and position do [numbers].
+	// holds at once: where sums of positions do [CTA, channel, lane, laneNumbers].
 	aSums, bSums, cSums, dSums, biasSums, lanes int64
 	batches, rounds                             int64
 }

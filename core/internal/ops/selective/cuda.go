@@ -13,11 +13,10 @@ import (
 // This file runs selective scans on a GPU.
 
 const (
-	statesAtOnce    = 2 * Warps // states whose B and C are in shared memory
-	laneNumbers     = 3 * 8     // sums of a lane over states: three for each of its positions
-	stateRows       = 5         // numbers of each state and channel that a CTA of the gradient keeps
-	channelNumbers  = 2         // and of each channel
-	maxRoundBytes   = 24 << 10  // shared memory of these numbers, unless one round takes more
+	laneNumbers     = 3 * 8    // sums of a lane over states: three for each of its positions
+	stateRows       = 5        // numbers of each state and channel that a CTA of the gradient keeps
+	channelNumbers  = 2        // and of each channel
+	maxRoundBytes   = 18 << 10 // shared memory of these numbers, unless one round takes more
 	maxRounds       = 4
 	minRounds       = 2 // CTAs of fewer channels would leave more sums of B and C to selective_sum
 	busyCTAsPerSM   = 2
@@ -79,10 +78,13 @@ func (g *cudaProgram) divide(numSMs int64) {
 	l.chunks, l.a = place(g.Batch*g.Dim*g.numChunks()*g.N), place(g.Batch*g.Dim*g.N)
 	l.b, l.c = place(factor(g.ConstantB)), place(factor(g.ConstantC))
 	l.d, l.bias = place(g.Batch*g.Dim), place(g.Batch*g.Dim)
-	if g.N > statesAtOnce {
+	if g.N > g.statesAtOnce() {
 		l.lanes = place(g.Batch * g.groups * l.ctasPerGroup * Warps * l.rounds * warpThreads * laneNumbers)
 	}
 }
+
+// statesAtOnce is the number of states whose B and C are in shared memory at once.
+func (g *cudaProgram) statesAtOnce() int64 { return StateBytes / g.wide.Size() }
 
 // roundBytes is the shared memory of the channels of a CTA of the gradient.
 func (g *cudaProgram) roundBytes(rounds int64) int64 {
@@ -182,10 +184,10 @@ func (o *SelectiveOperand) setStrides(dims string, strides []int64) {
 	}
 }
 
-// factorDims are the dimensions of B or C, or of the gradient of one.
-func (r *cudaRun) factorDims(number int) string {
-	return map[int32]string{2: "cn", 3: "bnt", 4: "bcnt"}[r.args[number].NDim]
-}
+// factorDims are the dimensions of B or C, or of the gradient of one, by its rank.
+var dimsOfFactor = [...]string{2: "cn", 3: "bnt", 4: "bcnt"}
+
+func (r *cudaRun) factorDims(number int) string { return dimsOfFactor[r.args[number].NDim] }
 
 // setChunks describes the chunk states in the workspace.
 func (r *cudaRun) setChunks(a *SelectiveArgs) {
@@ -223,7 +225,7 @@ func (r *cudaRun) forward(inputs [opInitial + 1]int, seqlens int, setOutputs fun
 	a := launch.Append[SelectiveArgs](r.queue)
 	r.setProblem(a, inputs, seqlens)
 	setOutputs(a)
-	shared := r.sharedBytes(2*statesAtOnce, 2*Warps*r.N*r.wide.Size())
+	shared := r.sharedBytes(2*r.statesAtOnce(), 2*Warps*r.N*r.wide.Size())
 	ctas := r.Batch * r.groups * num.CeilDiv(r.Dim/r.groups, Warps)
 	return r.submit(kernelForward, ctas, Warps*warpThreads, shared)
 }
@@ -264,7 +266,7 @@ func (r *cudaRun) backward() error {
 	}
 	r.queue.SetAddress(&a.workspace, launch.WorkspaceOperand, r.workspace)
 	a.lanes, a.batches, a.rounds = l.lanes, r.Batch, l.rounds
-	return r.submit(kernelBackward, r.Batch*r.groups*l.ctasPerGroup, Warps*warpThreads, r.sharedBytes(4*statesAtOnce+Warps, r.roundBytes(l.rounds)))
+	return r.submit(kernelBackward, r.Batch*r.groups*l.ctasPerGroup, Warps*warpThreads, r.sharedBytes(4*r.statesAtOnce()+Warps, r.roundBytes(l.rounds)))
 }
 
 // sum launches the sums of the gradients that are given.

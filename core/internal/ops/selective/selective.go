@@ -55,7 +55,7 @@ type SelectiveScan struct {
 //
 // where dlast_state is added to the last g of a sequence, dinitial_state = a[0] g[0], ddelta is dd
 // times the derivative of softplus, ddelta_bias the sum of ddelta, and dD that of dy' u. Sums run
-// over the indices that an operand lacks, in an order that depends on the shape alone.
+// over the indices that an operand lacks, in an order that depends on the shape and the device.
 //
 // Operands: dy [Batch, Dim, L], u, delta, A, B, C, D?, z?, delta_bias?, initial_state?,
 // dlast_state?, cu_seqlens?, chunk_states? -> du?, ddelta?, dA?, dB?, dC?, dD?, dz?, ddelta_bias?,
