@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sternway/sternway/core/driver"
@@ -68,22 +69,23 @@ func (p *Plan) launches(args []tensor.Tensor) (recorded []launch.RecordedLaunch,
 // are tried from all to none, each with the sets of optional inputs from none to all.
 func (p *Plan) contiguousArgs() []tensor.Tensor {
 	var inputs, outputs []int // optional ones
-	args := make([]tensor.Tensor, len(p.problem.Operands))
+	all := make([]tensor.Tensor, len(p.problem.Operands))
 	for i, o := range p.problem.Operands {
+		all[i] = p.contiguous(i)
 		switch {
 		case !o.Optional:
-			args[i] = p.contiguous(i)
 		case o.Out:
 			outputs = append(outputs, i)
 		default:
 			inputs = append(inputs, i)
 		}
 	}
+	args := slices.Clone(all)
 	give := func(indices []int, set int) { // bit k: operand indices[k] is given
 		for k, i := range indices {
 			args[i] = tensor.Tensor{}
 			if set>>k&1 == 1 {
-				args[i] = p.contiguous(i)
+				args[i] = all[i]
 			}
 		}
 	}

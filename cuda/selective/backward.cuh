@@ -26,18 +26,14 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         unsigned heads[TILE / 32 + 1];
     };
 
-    // What the positions of a lane share over all states.
-    struct Lane {
-        A d[P], du[P], dy[P];  // step sizes; step size times u; dy'
-        A y[P], g[P], dd[P];   // sums over states: of C h and D u; of g B; of A log2(e) a h g
-        unsigned heads, tails;
-        i64 first;
-        int count;
+    // What the positions of a lane share over all states; y is the sum of C h and D u.
+    struct Lane : Channels::Lane {
+        A dy[P], g[P], dd[P];  // dy'; sums over states: of g B; of A log2(e) a h g
     };
 
     const SelectiveBackwardArgs& args;
     Shared& shared;
-    A* numbers_of_states;
+    A* state_rows;
     i64 cta_in_group;
     int row;  // of the channel, among those of the CTA
 
@@ -45,17 +41,17 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
     {
         cta_in_group = this->place_cta(args, kWarps * args.rounds);
-        numbers_of_states = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
+        state_rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
     }
 
     enum Row { RATE, CARRY, SUM_A, SUM_B, SUM_C, ROWS };
     __device__ A& at_state(Row kind, i64 n) const
     {
-        return numbers_of_states[(kind * kWarps * args.rounds + row) * args.states + n];
+        return state_rows[(kind * kWarps * args.rounds + row) * args.states + n];
     }
     __device__ A& sum_of_d(bool bias) const
     {
-        return numbers_of_states[ROWS * kWarps * args.rounds * args.states + bias * kWarps * args.rounds + row];
+        return state_rows[ROWS * kWarps * args.rounds * args.states + bias * kWarps * args.rounds + row];
     }
 
     template <typename S>
@@ -65,7 +61,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     }
 
     // Numbers of the workspace.
-    __device__ A* numbers(i64 first) const { return reinterpret_cast<A*>(args.workspace) + first; }
+    __device__ A* workspace_at(i64 first) const { return reinterpret_cast<A*>(args.workspace) + first; }
 
     // Takes the channels of a round.
     __device__ void take_round(int round)
@@ -94,23 +90,23 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         }
     }
 
-    // The number of state from + n of a channel is in lane n.
-    struct Numbers {
+    // Of a tile; lane n has the numbers of state from + n.
+    struct StateSums {
         A kept;  // the state that enters the tile
         A sum_a, sum_b, sum_c;
     };
-    __device__ Numbers numbers_of(i64 from, int states, i64 position) const
+    __device__ StateSums load_kept(i64 from, int states, i64 position) const
     {
         const i64 n = from + min(static_cast<int>(threadIdx.x % 32), states - 1);
         return {at<const A>(args.chunks, n, position / kChunkLength)[args.first_chunk], A(0), A(0), A(0)};
     }
-    __device__ void add_numbers(const Numbers& numbers, i64 from, int states) const
+    __device__ void add_sums(const StateSums& sums, i64 from, int states) const
     {
         const int lane = threadIdx.x % 32;
         if (lane >= states) return;
-        at_state(SUM_A, from + lane) += numbers.sum_a;
-        if (args.flags & kConstantB) at_state(SUM_B, from + lane) += numbers.sum_b;
-        if (args.flags & kConstantC) at_state(SUM_C, from + lane) += numbers.sum_c;
+        at_state(SUM_A, from + lane) += sums.sum_a;
+        if (args.flags & kConstantB) at_state(SUM_B, from + lane) += sums.sum_b;
+        if (args.flags & kConstantC) at_state(SUM_C, from + lane) += sums.sum_c;
     }
 
     // Some states of all channels, over a tile.
@@ -126,9 +122,10 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         for (int round = 0; round < args.rounds; ++round) {
             take_round(round);
             Lane own;
-            load_lane(own, position);
+            this->load_lane(args, position, PACKED ? shared.heads : nullptr, shared.rows, own);
+            load_gradient(own, position);
             if (from) load_sums(own);
-            Numbers of_states = numbers_of(from, states, position);
+            StateSums of_states = load_kept(from, states, position);
             const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails),
                        is_plain = !has_bounds && !(args.flags & (kConstantB | kConstantC));
 #pragma unroll 1
@@ -138,7 +135,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
                     scan_state<true>(own, of_states, from, n);
                 if (i % TURN == TURN - 1) __syncthreads();
             }
-            add_numbers(of_states, from, states);
+            add_sums(of_states, from, states);
             if (from + states < args.states)
                 store_lane_sums(own);
             else
@@ -152,7 +149,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     __device__ void store_group(i64 sums, const A* from, i64 first, int states, i64 position) const
     {
         const i64 row = ((cta_in_group * args.batches + batch) * args.groups + group) * args.states + first;
-        A* to = numbers(sums) + row * args.length + position;
+        A* to = workspace_at(sums) + row * args.length + position;
         const int count = static_cast<int>(min(args.length - position, i64(TILE)));
         for (int i = threadIdx.x; i < states * TILE; i += blockDim.x) {
             const int n = i / TILE, t = i % TILE;
@@ -160,14 +157,8 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         }
     }
 
-    __device__ void load_lane(Lane& own, i64 position) const
+    __device__ void load_gradient(Lane& own, i64 position) const
     {
-        const int lane = threadIdx.x % 32;
-        own.first = position + lane * P;
-        own.count = static_cast<int>(max(min(args.length - own.first, i64(P)), i64(0)));
-        A u[P];
-        this->load_row(args, args.delta, position, shared.rows, own.d);
-        this->load_row(args, args.u, position, shared.rows, u);
         this->load_row(args, args.dy, position, shared.rows, own.dy);
         if (args.z.data) {
             A z[P];
@@ -175,32 +166,15 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
 #pragma unroll
             for (int k = 0; k < P; ++k) own.dy[k] *= z[k] * sigmoid(z[k]);
         }
-        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0),
-                skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
-#pragma unroll
-        for (int k = 0; k < P; ++k) {
-            A d = own.d[k] + bias;
-            if (args.flags & kSoftplus) d = softplus(d);
-            own.d[k] = k < own.count ? d : A(0);
-            own.du[k] = own.d[k] * u[k];
-            own.y[k] = args.d.data ? skip * u[k] : A(0);
-            own.g[k] = own.dd[k] = A(0);
-        }
-        own.heads = own.tails = 0;
-        if constexpr (PACKED) {
-            const i64 bits = static_cast<i64>(shared.heads[lane * P / 32 + 1]) << 32 | shared.heads[lane * P / 32];
-            const unsigned all = static_cast<unsigned>(bits >> lane * P % 32), mask = (1u << own.count) - 1;
-            own.heads = all & mask, own.tails = all >> 1 & mask;
-        } else if (own.first == 0 && !args.initial.data) {
-            own.heads = 1;  // the first decay is not applied
-        }
+        this->fill(own.g, P, A(0));
+        this->fill(own.dd, P, A(0));
     }
 
     // Sums of a lane over the states before `from`, where they do not all fit into shared memory.
     __device__ A* lane_sums() const
     {
         const i64 channel_row = args.rounds * kWarps * blockIdx.x + row;
-        return numbers(args.lanes) + (channel_row * 32 + threadIdx.x % 32) * 3 * P;
+        return workspace_at(args.lanes) + (channel_row * 32 + threadIdx.x % 32) * 3 * P;
     }
     __device__ void load_sums(Lane& own) const
     {
@@ -219,12 +193,12 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     // constants; it returns false, and has added nothing, if it leaves the range: an infinite state
     // may have met a decay of 0.
     template <bool GENERAL>
-    __device__ bool scan_state(Lane& own, Numbers& numbers, i64 from, int n)
+    __device__ bool scan_state(Lane& own, StateSums& sums, i64 from, int n)
     {
         const int lane = threadIdx.x % 32;
         const bool constant_b = GENERAL && args.flags & kConstantB, constant_c = GENERAL && args.flags & kConstantC;
         const A rate = at_state(RATE, from + n), carry_in = at_state(CARRY, from + n),
-                kept = __shfl_sync(~0u, numbers.kept, n);
+                kept = __shfl_sync(~0u, sums.kept, n);
         A a[P], b[P], c[P], before[P];  // before: a h of the position before
         if (constant_b)
             this->fill(b, own.count, *at<const A>(args.b, from + n, 0));
@@ -238,7 +212,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), before[k] = A(0);
         if constexpr (GENERAL) {
             pass_through(own.count, a);
-            begin_sequences(own.heads, from + n, own.first, a, before);
+            begin_sequences(own, from + n, a, before);
         }
         A all = a[0], h = lane == 0 ? kept : A(0), q = lane == 31 ? carry_in : A(0);
 #pragma unroll
@@ -288,16 +262,16 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
             dc[k] *= own.dy[k];
         }
         sum_a = over_lanes(sum_a);
-        if (lane == n) numbers.sum_a += sum_a;
+        if (lane == n) sums.sum_a += sum_a;
         if (constant_b) {
             const A sum = over_lanes(sum_of(db, own.count));
-            if (lane == n) numbers.sum_b += sum;
+            if (lane == n) sums.sum_b += sum;
         } else if (exists) {
             add_shared(shared.db + n * PITCH, db);
         }
         if (constant_c) {
             const A sum = over_lanes(sum_of(dc, own.count));
-            if (lane == n) numbers.sum_c += sum;
+            if (lane == n) sums.sum_c += sum;
         } else if (exists) {
             add_shared(shared.dc + n * PITCH, dc);
         }
@@ -349,13 +323,13 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
 
     // At the first position of a sequence the state before is the initial one, to which a h in
     // `before` belongs, and the decay is 0.
-    __device__ void begin_sequences(unsigned heads, i64 n, i64 first, A (&a)[P], A (&before)[P]) const
+    __device__ void begin_sequences(const Lane& own, i64 n, A (&a)[P], A (&before)[P]) const
     {
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-            if (!(heads >> k & 1)) continue;
+            if (!(own.heads >> k & 1)) continue;
             if (PACKED && args.initial.data)
-                before[k] = gated<true>(a[k], *at<const A>(args.initial, n, sequence_of(args, first + k)));
+                before[k] = gated<true>(a[k], *at<const A>(args.initial, n, sequence_of(args, own.first + k)));
             a[k] = A(0);
         }
     }
@@ -410,14 +384,14 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         const i64 number = batch * args.channels + channel;
         for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
             const i64 i = number * args.states + n;
-            if (args.a_sums >= 0) numbers(args.a_sums)[i] = at_state(SUM_A, n);
-            if (args.flags & kConstantB && args.b_sums >= 0) numbers(args.b_sums)[i] = at_state(SUM_B, n);
-            if (args.flags & kConstantC && args.c_sums >= 0) numbers(args.c_sums)[i] = at_state(SUM_C, n);
+            if (args.a_sums >= 0) workspace_at(args.a_sums)[i] = at_state(SUM_A, n);
+            if (args.flags & kConstantB && args.b_sums >= 0) workspace_at(args.b_sums)[i] = at_state(SUM_B, n);
+            if (args.flags & kConstantC && args.c_sums >= 0) workspace_at(args.c_sums)[i] = at_state(SUM_C, n);
             if (!PACKED && args.dinitial.data) *at<A>(args.dinitial, n, 0) = at_state(CARRY, n);
         }
         if (threadIdx.x % 32) return;
-        if (args.d_sums >= 0) numbers(args.d_sums)[number] = sum_of_d(false);
-        if (args.bias_sums >= 0) numbers(args.bias_sums)[number] = sum_of_d(true);
+        if (args.d_sums >= 0) workspace_at(args.d_sums)[number] = sum_of_d(false);
+        if (args.bias_sums >= 0) workspace_at(args.bias_sums)[number] = sum_of_d(true);
         if (PACKED && args.dinitial.data) pass_states();
     }
 

@@ -38,6 +38,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     using Channels = SelectiveChannels<T, A>;
     using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
     using Channels::channel, Channels::exists;
+    using Lane = typename Channels::Lane;
 
     // Of a CTA; after it, rows of all states for each warp.
     struct Shared {
@@ -48,6 +49,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     const SelectiveArgs& args;
     Shared& shared;
     A *state, *rates;  // of all states of the channel, in shared memory: what enters the tile; A log2(e)
+    A sum_d;           // of the positions of this lane in the tile
 
     __device__ SelectiveForward(const SelectiveArgs& args, char* memory)
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
@@ -64,13 +66,6 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     {
         return Channels::template at<S>(o, state, position);
     }
-
-    // What the positions of a lane share over all states.
-    struct Lane {
-        A d[P], du[P], y[P], sum;  // step sizes; step size times u; results; the sum of d
-        unsigned heads, tails;     // positions at which a sequence begins, or ends
-        int count;                 // of positions that exist
-    };
 
     __device__ void run()
     {
@@ -95,40 +90,18 @@ struct SelectiveForward : SelectiveChannels<T, A> {
             find_heads<TILE>(args, position, shared.heads);
         }
         if (args.chunks.data && exists) store_chunk_state(position);
-        const int lane = threadIdx.x % 32;
-        const i64 first = position + lane * P;
         Lane own;
-        own.count = static_cast<int>(max(min(args.length - first, i64(P)), i64(0)));
-        A u[P];
-        this->load_row(args, args.delta, position, shared.b, own.d);
-        this->load_row(args, args.u, position, shared.b, u);
-        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0),
-                skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
-        own.sum = A(0);
+        this->load_lane(args, position, PACKED ? shared.heads : nullptr, shared.b, own);
+        sum_d = A(0);
 #pragma unroll
-        for (int k = 0; k < P; ++k) {
-            A d = own.d[k] + bias;
-            if (args.flags & kSoftplus) d = softplus(d);
-            own.d[k] = k < own.count ? d : A(0);
-            own.du[k] = own.d[k] * u[k];
-            own.y[k] = args.d.data ? skip * u[k] : A(0);
-            own.sum += own.d[k];
-        }
-        own.heads = own.tails = 0;
-        if constexpr (PACKED) {
-            const i64 bits = static_cast<i64>(shared.heads[lane * P / 32 + 1]) << 32 | shared.heads[lane * P / 32];
-            const unsigned all = static_cast<unsigned>(bits >> lane * P % 32), mask = (1u << own.count) - 1;
-            own.heads = all & mask, own.tails = all >> 1 & mask;
-        } else if (first == 0 && !args.initial.data) {
-            own.heads = 1;  // the first decay is not applied
-        }
+        for (int k = 0; k < P; ++k) sum_d += own.d[k];
         for (i64 n = 0; n < args.states; n += STATES) {
             const int states = static_cast<int>(min(args.states - n, i64(STATES)));
             __syncthreads();
             this->load_factor(args, args.b, args.flags & kConstantB, n, states, position, shared.b);
             this->load_factor(args, args.c, args.flags & kConstantC, n, states, position, shared.c);
             __syncthreads();
-            scan_states(own, n, states, first);
+            scan_states(own, n, states);
         }
         if (!args.y.data) return;  // a gradient wants chunk states alone
         if (args.z.data) {
@@ -152,18 +125,18 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     }
 
     // Adds C h of some states to y, in the plain form if that is enough.
-    __device__ void scan_states(Lane& own, i64 from, int states, i64 first)
+    __device__ void scan_states(Lane& own, i64 from, int states)
     {
         const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails);
-        if (!has_bounds && !(args.flags & (kConstantB | kConstantC)) && try_states(own, from, states, first)) return;
+        if (!has_bounds && !(args.flags & (kConstantB | kConstantC)) && try_states(own, from, states)) return;
 #pragma unroll 1
-        for (int n = 0; n < states; ++n) scan_state<true>(own, from, n, first, own.y);
+        for (int n = 0; n < states; ++n) scan_state<true>(own, from, n, own.y);
         __syncwarp();
     }
 
     // The plain form. It returns false, and has changed nothing, if it leaves the range: an
     // infinite state may have met a decay of 0.
-    __device__ bool try_states(Lane& own, i64 from, int states, i64 first)
+    __device__ bool try_states(Lane& own, i64 from, int states)
     {
         const int lane = threadIdx.x % 32;
         const i64 n = from + min(lane, states - 1);
@@ -172,7 +145,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
 #pragma unroll
         for (int k = 0; k < P; ++k) y[k] = own.y[k];
 #pragma unroll 4
-        for (int i = 0; i < states; ++i) scan_state<false>(own, from, i, first, y);
+        for (int i = 0; i < states; ++i) scan_state<false>(own, from, i, y);
         __syncwarp();
         bool is_finite = fabs(state[n]) < A(INFINITY);
 #pragma unroll
@@ -191,7 +164,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     // Scans state from + n, which is number n of those in shared memory, and adds C h to y. The
     // plain form has neither bounds of packed sequences nor constants.
     template <bool GENERAL>
-    __device__ void scan_state(const Lane& own, i64 from, int n, i64 first, A (&y)[P])
+    __device__ void scan_state(const Lane& own, i64 from, int n, A (&y)[P])
     {
         const int lane = threadIdx.x % 32;
         const A rate = rates[from + n], carry_in = state[from + n];
@@ -204,12 +177,12 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         for (int k = 0; k < P; ++k) a[k] = exp2_of(rate * own.d[k]), b[k] *= own.du[k];
         if constexpr (GENERAL) {  // the sum of step sizes may be NaN beside a decay of 0
             pass_through(own.count, a);
-            begin_sequences(own.heads, from + n, first, a, b);
+            begin_sequences(own, from + n, a, b);
             all = a[0];
 #pragma unroll
             for (int k = 1; k < P; ++k) all = product<true>(all, a[k]);
         } else {
-            all = exp2_of(rate * own.sum);
+            all = exp2_of(rate * sum_d);
         }
 #pragma unroll
         for (int k = 0; k < P; ++k) after = step<GENERAL>(a[k], after, b[k]);
@@ -231,18 +204,18 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         for (int k = 0; k < P; ++k) {
             h = step<GENERAL>(a[k], h, b[k]);
             y[k] = fma(c[k], h, y[k]);
-            if (GENERAL && PACKED && own.tails >> k & 1) store_last(from + n, first + k, h);
+            if (GENERAL && PACKED && own.tails >> k & 1) store_last(from + n, own.first + k, h);
         }
     }
 
     // At the first position of a sequence the state is that of its term and of its initial state.
-    __device__ void begin_sequences(unsigned heads, i64 n, i64 first, A (&a)[P], A (&b)[P]) const
+    __device__ void begin_sequences(const Lane& own, i64 n, A (&a)[P], A (&b)[P]) const
     {
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-            if (!(heads >> k & 1)) continue;
+            if (!(own.heads >> k & 1)) continue;
             if (PACKED && args.initial.data)
-                b[k] = step<true>(a[k], *at<const A>(args.initial, n, sequence_of(args, first + k)), b[k]);
+                b[k] = step<true>(a[k], *at<const A>(args.initial, n, sequence_of(args, own.first + k)), b[k]);
             a[k] = A(0);
         }
     }

@@ -185,6 +185,45 @@ struct SelectiveChannels {
             if (i < existing) *to = static_cast<T>(row[Shape::place(i / P, 0)]);
     }
 
+    // What the positions of a lane share over all states.
+    struct Lane {
+        A d[P], du[P], y[P];    // step sizes; step size times u; D u
+        unsigned heads, tails;  // positions at which a sequence begins, or ends
+        i64 first;              // position
+        int count;              // of positions that exist
+    };
+
+    // Loads the positions of a lane. `bits` has the heads of packed sequences in the tile, or is
+    // null; `rows` is as for load_row.
+    __device__ void load_lane(
+        const SelectiveArgs& args, i64 position, const unsigned* bits, A* rows, Lane& own) const
+    {
+        const int lane = threadIdx.x % 32;
+        own.first = position + lane * P;
+        own.count = static_cast<int>(max(min(args.length - own.first, i64(P)), i64(0)));
+        A u[P];
+        load_row(args, args.delta, position, rows, own.d);
+        load_row(args, args.u, position, rows, u);
+        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0),
+                skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
+#pragma unroll
+        for (int k = 0; k < P; ++k) {
+            A d = own.d[k] + bias;
+            if (args.flags & kSoftplus) d = softplus(d);
+            own.d[k] = k < own.count ? d : A(0);
+            own.du[k] = own.d[k] * u[k];
+            own.y[k] = args.d.data ? skip * u[k] : A(0);
+        }
+        own.heads = own.tails = 0;
+        if (bits) {
+            const i64 two = static_cast<i64>(bits[lane * P / 32 + 1]) << 32 | bits[lane * P / 32];
+            const unsigned all = static_cast<unsigned>(two >> lane * P % 32), mask = (1u << own.count) - 1;
+            own.heads = all & mask, own.tails = all >> 1 & mask;
+        } else if (own.first == 0 && !args.initial.data) {
+            own.heads = 1;  // the first decay is not applied
+        }
+    }
+
     // A constant at the positions that exist; 0 at the others.
     static __device__ void fill(A (&x)[P], int count, A value)
     {

@@ -123,7 +123,7 @@ func (d SelectiveScan) Problem() (*ops.Problem, error) {
 	y := p.row("y")
 	y.Out = true
 	return &ops.Problem{
-		Family: forward, Element: d.DType, Traffic: p.traffic(3),
+		Family: forward, Element: d.DType, Traffic: p.traffic(3, 1),
 		Operands: append(p.inputs(), p.packed.Operand(), y,
 			optionalOut(p.number("last_state", p.states())), optionalOut(p.number("chunk_states", p.chunkStates()))),
 		CheckPresence: func(args []tensor.Tensor) *errs.Error { return p.checkGiven(args, &args[opSeqlens]) },
@@ -145,17 +145,17 @@ func (d SelectiveScanBackward) Problem() (*ops.Problem, error) {
 		optionalOut(p.factor("dB", p.ConstantB)), optionalOut(p.factor("dC", p.ConstantC)), optionalOut(p.number("dD", p.channels())),
 		optionalOut(p.row("dz")), optionalOut(p.number("ddelta_bias", p.channels())), optionalOut(p.number("dinitial_state", p.states())))
 	return &ops.Problem{
-		Family: backward, Element: d.DType, Traffic: p.traffic(5), Operands: operands,
+		Family: backward, Element: d.DType, Traffic: p.traffic(5, 2), Operands: operands,
 		CheckPresence: p.checkBackward,
 		CheckValues:   func(args []tensor.Tensor) *errs.Error { return p.packed.CheckBounds(&args[backSeqlens]) },
 		Compile:       p.compiler(true),
 	}, nil
 }
 
-// traffic is the size of some operands of rows [bytes], z and its gradient beside them.
-func (p *problem) traffic(rows int64) int64 {
+// traffic is the size [bytes] of so many operands of the shape of u, and more if there is a z.
+func (p *problem) traffic(rows, ofZ int64) int64 {
 	if p.HasZ {
-		rows += 1 + rows/4
+		rows += ofZ
 	}
 	n, _ := tensor.Product(p.rows())
 	return rows * n * p.DType.Size()
