@@ -187,11 +187,9 @@ def measure(setting: Setting, dtype: str, device: str, rival: Rival | None) -> l
     make = functools.partial(inputs, dtype=dtype, states=setting.n)
     batch, _, length = setting.shape
     small = arranged(make(TorchSource(device), (min(batch, 2), CHECKED, length)))
-    errors, kernels = (
-        [check(small, by_autograd(drop_in, small), dtype)],
-        [kernels_of(step) for step in by_autograd(drop_in, small)],
-    )
-    errors.append((None, None) if rival is None else check(small, rival(small)))
+    ours = by_autograd(drop_in, small)
+    errors, kernels = check(small, ours, dtype), [kernels_of(step) for step in ours]
+    rival_errors = (None, None) if rival is None else check(small, rival(small))
     first = arranged(make(TorchSource(device), setting.shape))
     row = first.u.numel() * first.u.itemsize
     found = []
@@ -204,11 +202,11 @@ def measure(setting: Setting, dtype: str, device: str, rival: Rival | None) -> l
         if rival is not None:
             contestants["rival"] = [rival(v)[which] for v in problems]
         times, others = timing.measure(contestants, device, tries=1 if device == "cpu" else timing.TRIES)
-        ours, copy = times["ours"], min(times["copy_"].median, times["neg"].median)
-        ratio = times["rival"].median / ours.median if rival else None
+        time, copy = times["ours"], min(times["copy_"].median, times["neg"].median)
+        ratio = times["rival"].median / time.median if rival else None
         peaks = tuple(peak(contestants[name][0], device) if name in contestants else None for name in ("ours", "rival"))
-        both = errors[0][which], errors[1][which]
-        found.append(Measured(direction, kernels[which], ours, copy, ratio, both, (peaks[0], peaks[1]), others))
+        both = errors[which], rival_errors[which]
+        found.append(Measured(direction, kernels[which], time, copy, ratio, both, (peaks[0], peaks[1]), others))
     return found
 
 
