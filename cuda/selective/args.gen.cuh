@@ -6,6 +6,9 @@
 
 #include "common/dtype.cuh"
 
+constexpr int kPositions = 8;  // adjacent positions of a lane
+constexpr int kLaneSums = 3;  // sums over states that a lane keeps for each of its positions
+constexpr int kStateRows = 5;  // numbers of each state and channel that a CTA of the gradient keeps
 constexpr int kWarps = 8;  // warps of a CTA, each of which scans a channel
 // positions between the states that a forward scan keeps for its gradient
 constexpr int kChunkLength = 256;
@@ -44,7 +47,7 @@ struct SelectiveBackwardArgs : SelectiveArgs {
     SelectiveOperand du, ddelta, dz, dinitial;
     char* workspace;
     // Where sums begin in the workspace, -1 if they are not wanted; with more states than a CTA
-    // holds at once: where sums of positions do [CTA, channel, lane, laneNumbers].
+    // holds at once: where sums of positions do [CTA, channel, lane, sum, position].
     i64 a_sums, b_sums, c_sums, d_sums, bias_sums, lanes;
     i64 batches, rounds;
 };

@@ -8,7 +8,7 @@
 // that no two add to the same one and the order is fixed.
 #pragma once
 
-#include "selective/forward.cuh"
+#include "selective/tile.cuh"
 
 template <typename T, typename A, bool PACKED>
 struct SelectiveBackward : SelectiveChannels<T, A> {
@@ -45,6 +45,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     }
 
     enum Row { RATE, CARRY, SUM_A, SUM_B, SUM_C, ROWS };
+    static_assert(ROWS == kStateRows);
     __device__ A& at_state(Row kind, i64 n) const
     {
         return state_rows[(kind * kWarps * args.rounds + row) * args.states + n];
@@ -174,7 +175,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     __device__ A* lane_sums() const
     {
         const i64 channel_row = args.rounds * kWarps * blockIdx.x + row;
-        return workspace_at(args.lanes) + (channel_row * 32 + threadIdx.x % 32) * 3 * P;
+        return workspace_at(args.lanes) + (channel_row * 32 + threadIdx.x % 32) * kLaneSums * P;
     }
     __device__ void load_sums(Lane& own) const
     {
@@ -405,20 +406,3 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         }
     }
 };
-
-// The sum of arrays of numbers, in order. A thread has a number of the result.
-template <typename S, typename A>
-__device__ void sum_arrays(const SumArgs& args)
-{
-    const i64 size = args.extent[0] * args.extent[1] * args.extent[2] * args.extent[3],
-              i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= size) return;
-    const A* from = reinterpret_cast<const A*>(args.workspace) + args.first + i;
-    A sum = A(0);
-#pragma unroll 4
-    for (i64 k = 0; k < args.count; ++k) sum += from[k * size];
-    const i64 position = i % args.extent[3], above = i / args.extent[3], state = above % args.extent[2],
-              rest = above / args.extent[2], channel = rest % args.extent[1], batch = rest / args.extent[1];
-    reinterpret_cast<S*>(args.to.data)[batch * args.to.batch + channel * args.to.channel + state * args.to.state +
-                                       position * args.to.position] = static_cast<S>(sum);
-}

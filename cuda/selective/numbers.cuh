@@ -41,6 +41,32 @@ __device__ A sigmoid(A x)
     return quotient(A(1), A(1) + exp_of(-x));
 }
 
+// State -> decay state + term. With EXACT a decay of 0 cuts off infinity and NaN, as in the
+// sequential recurrence, and a product of decays is 0 only if one of them is.
+template <bool EXACT, typename A>
+__device__ A step(A decay, A state, A term)
+{
+    return EXACT && decay == A(0) ? term : fma(decay, state, term);
+}
+template <bool EXACT, typename A>
+__device__ A product(A x, A y)
+{
+    const A p = x * y;
+    if (!EXACT) return p;
+    if (x == A(0) || y == A(0)) return A(0);  // even if the other one is infinite or NaN
+    constexpr A least = sizeof(A) == 4 ? A(0x1p-149) : A(0x1p-1074);
+    return p == A(0) ? least : p;
+}
+
+// The decays after the `count` positions that exist pass on a state, even if A is infinite.
+template <int P, typename A>
+__device__ void pass_through(int count, A (&a)[P])
+{
+#pragma unroll
+    for (int k = 0; k < P; ++k)
+        if (k >= count) a[k] = A(1);
+}
+
 // P adjacent numbers, `count` of which exist; 0 in place of the others.
 template <int P, typename T, typename A>
 __device__ void load_positions(const T* from, int count, A (&x)[P])

@@ -1,6 +1,8 @@
 // Kernels of the selective scan and its gradient.
 #include "common/export.cuh"
 #include "selective/backward.cuh"
+#include "selective/forward.cuh"
+#include "selective/sums.cuh"
 
 // CTAS: of an SM, with accumulators of 4 bytes.
 #define EXPORT_SELECTIVE(name, T, A, symbol, CTAS, Args, Scan, PACKED) \

@@ -8,7 +8,7 @@
 // memory has vectors in striped order: a warp reads adjacent ones.
 template <typename A>
 struct TileShape {
-    static constexpr int POSITIONS = 8,  // of a lane
+    static constexpr int POSITIONS = kPositions,  // of a lane
         TILE = 32 * POSITIONS,
         STATES = kStateBytes / sizeof(A),  // whose B and C are in shared memory at once
         VECTOR = 16 / sizeof(A),           // numbers of an access to shared memory

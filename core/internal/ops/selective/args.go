@@ -6,6 +6,9 @@ import "github.com/sternway/sternway/core/internal/launch"
 // core/internal/generate writes cuda/selective/args.gen.cuh from it.
 
 const (
+	Positions   = 8   // adjacent positions of a lane
+	LaneSums    = 3   // sums over states that a lane keeps for each of its positions
+	StateRows   = 5   // numbers of each state and channel that a CTA of the gradient keeps
 	Warps       = 8   // warps of a CTA, each of which scans a channel
 	ChunkLength = 256 // positions between the states that a forward scan keeps for its gradient
 	StateBytes  = 64  // numbers of a position, of the states whose B and C are in shared memory at once
@@ -47,7 +50,7 @@ type SelectiveBackwardArgs struct {
 	du, ddelta, dz, dinitial SelectiveOperand
 	workspace                launch.Address
 	// Where sums begin in the workspace, -1 if they are not wanted; with more states than a CTA
-	// holds at once: where sums of positions do [CTA, channel, lane, laneNumbers].
+	// holds at once: where sums of positions do [CTA, channel, lane, sum, position].
 	aSums, bSums, cSums, dSums, biasSums, lanes int64
 	batches, rounds                             int64
 }

@@ -13,9 +13,7 @@ import (
 // This file runs selective scans on a GPU.
 
 const (
-	laneNumbers     = 3 * 8    // sums of a lane over states: three for each of its positions
-	stateRows       = 5        // numbers of each state and channel that a CTA of the gradient keeps
-	channelNumbers  = 2        // and of each channel
+	channelNumbers  = 2        // numbers of each channel that a CTA of the gradient keeps
 	maxRoundBytes   = 18 << 10 // shared memory of these numbers, unless one round takes more
 	maxRounds       = 4
 	minRounds       = 2 // CTAs of fewer channels would leave more sums of B and C to selective_sum
@@ -79,7 +77,7 @@ func (g *cudaProgram) divide(numSMs int64) {
 	l.b, l.c = place(factor(g.ConstantB)), place(factor(g.ConstantC))
 	l.d, l.bias = place(g.Batch*g.Dim), place(g.Batch*g.Dim)
 	if g.N > g.statesAtOnce() {
-		l.lanes = place(g.Batch * g.groups * l.ctasPerGroup * Warps * l.rounds * warpThreads * laneNumbers)
+		l.lanes = place(g.Batch * g.groups * l.ctasPerGroup * Warps * l.rounds * warpThreads * Positions * LaneSums)
 	}
 }
 
@@ -88,7 +86,7 @@ func (g *cudaProgram) statesAtOnce() int64 { return StateBytes / g.wide.Size() }
 
 // roundBytes is the shared memory of the channels of a CTA of the gradient.
 func (g *cudaProgram) roundBytes(rounds int64) int64 {
-	return (stateRows*g.N + channelNumbers) * Warps * rounds * g.wide.Size()
+	return (StateRows*g.N + channelNumbers) * Warps * rounds * g.wide.Size()
 }
 
 // sharedBytes is the shared memory of a CTA, which has so many rows of a tile's positions.
