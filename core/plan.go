@@ -121,8 +121,8 @@ func (p *Plan) PrecisionGuarantee() PrecisionGuarantee {
 	switch {
 	case !p.problem.Element.Floating(): // integer results are exact
 		math, accumulator = p.problem.Element, p.problem.Element
-	case p.device.Type == tensor.DeviceCPU:
-		accumulator = tensor.Float64 // sums on the host are carried in float64
+	case p.device.Type == tensor.DeviceCPU && p.problem.Family.HostSums == ops.InFloat64:
+		accumulator = tensor.Float64
 	}
 	return PrecisionGuarantee{
 		MathPrecision: math.String(), Accumulator: accumulator.String(), BitStableOnSameHardware: true, Deterministic: true,

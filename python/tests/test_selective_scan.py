@@ -221,6 +221,14 @@ def test_a_decay_of_zero_cuts_off_growth(device: str, dtype: torch.dtype) -> Non
         assert gradient[0, 0, 1:].isfinite().all()
 
 
+def test_guarantee() -> None:
+    """It alone finds a plan that promises sums in float64, as others have on the CPU: states are float32 beside float32."""
+    for plan in (sw.SelectiveScanPlan, sw.SelectiveScanBackwardPlan):
+        for dtype, accumulator in (("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")):
+            selected = plan.select(plan.descriptor_type(1, 1, 1, 1, dtype))
+            assert selected.precision_guarantee.accumulator == accumulator
+
+
 def test_the_first_decay_is_not_applied() -> None:
     """Without an initial state: it alone finds a product of a decay that is NaN or infinite and 0."""
     for rate in (NAN, INF):

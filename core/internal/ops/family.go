@@ -26,11 +26,20 @@ type Family struct {
 	Image       string // the kernel image: cuda/<Image>.cu; empty: the kinds have several
 	Kinds       []KindRow
 	HostKernels []string       // variants on the CPU; nil: named like the kernels of the kind
+	HostSums    HostSums       // how sums are carried on the CPU
 	Elements    []tensor.DType // the element types of its problems; nil: Floats
 	Required    []string       // descriptor fields without a default in JSON
 	Choices     []Choice       // descriptor fields that take one of some names, without kind; Python checks them, too
 	Decode      Decoder
 }
+
+// HostSums is the dtype of sums on the CPU.
+type HostSums int
+
+const (
+	InFloat64     HostSums = iota
+	InAccumulator          // of the element, as on a GPU
+)
 
 // Decoder reads the JSON form of a descriptor.
 type Decoder func(*json.Decoder) (Descriptor, error)

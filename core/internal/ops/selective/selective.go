@@ -84,7 +84,7 @@ func register(name string, decode ops.Decoder) *ops.Family {
 	return ops.Register(&ops.Family{
 		Name: name, Category: "scan", Image: "selective_scan", Kinds: []ops.KindRow{{Kernels: []string{Kernel}}},
 		Required: []string{"batch", "dim", "length", "n", "dtype"}, Decode: decode,
-		Choices: []ops.Choice{ops.DTypes("dtype", tensor.Floats)},
+		HostSums: ops.InAccumulator, Choices: []ops.Choice{ops.DTypes("dtype", tensor.Floats)},
 	})
 }
 
