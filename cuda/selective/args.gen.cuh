@@ -8,7 +8,11 @@
 
 constexpr int kPositions = 8;  // adjacent positions of a lane
 constexpr int kLaneSums = 3;  // sums over states that a lane keeps for each of its positions
-constexpr int kStateRows = 5;  // numbers of each state and channel that a CTA of the gradient keeps
+constexpr int kForwardRows = 4;  // rows of positions of a channel of the scan: u, delta, z, y
+constexpr int kBackwardRows = 7;  // and of its gradient: u, delta, z, dy, du, ddelta, dz
+// numbers of each state and channel that a CTA of the gradient keeps, beside sums
+constexpr int kStateRows = 2;
+constexpr int kChannelSums = 2;  // and sums of each channel
 constexpr int kWarps = 8;  // warps of a CTA, each of which scans a channel
 // positions between the states that a forward scan keeps for its gradient
 constexpr int kChunkLength = 256;

@@ -11,14 +11,14 @@
 #include "selective/tile.cuh"
 
 template <typename T, typename A, bool PACKED>
-struct SelectiveBackward : SelectiveChannels<T, A> {
-    using Channels = SelectiveChannels<T, A>;
+struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
+    using Channels = SelectiveChannels<T, A, kBackwardRows>;
     using Shape = typename Channels::Shape;
     using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
-    using Channels::batch, Channels::group, Channels::channel, Channels::exists;
+    using Channels::batch, Channels::group, Channels::exists, Channels::row;
     static constexpr int TURN = STATES / kWarps;  // states between barriers
 
-    // Of a CTA; after it, rows of all states for each channel: A log2(e), what leaves a tile to the
+    // Of a CTA; after it, channels, and rows of all states for each of them: A log2(e), what leaves a tile to the
     // one before, and sums of A and of constant B and C.
     struct Shared {
         A b[STATES * PITCH], c[STATES * PITCH], db[STATES * PITCH], dc[STATES * PITCH];
@@ -34,26 +34,44 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     const SelectiveBackwardArgs& args;
     Shared& shared;
     A* state_rows;
+    CompensatedSum<A>*state_sums, *channel_sums;
+    int sums_of_state;
     i64 cta_in_group;
-    int row;  // of the channel, among those of the CTA
 
     __device__ SelectiveBackward(const SelectiveBackwardArgs& args, char* memory)
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
     {
-        cta_in_group = this->place_cta(args, kWarps * args.rounds);
-        state_rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
+        const int channels = kWarps * args.rounds;
+        cta_in_group = this->place_cta(args, channels);
+        this->all = reinterpret_cast<typename Channels::Shared*>(memory + (sizeof(Shared) + 15) / 16 * 16);
+        state_rows = reinterpret_cast<A*>(this->all + channels);
+        state_sums = reinterpret_cast<CompensatedSum<A>*>(state_rows + STATE_ROWS * channels * args.states);
+        sums_of_state = 1 + (args.flags & kConstantB ? 1 : 0) + (args.flags & kConstantC ? 1 : 0);
+        channel_sums = state_sums + sums_of_state * channels * args.states;
+        for (int i = threadIdx.x; i < channels; i += blockDim.x) {
+            this->keep(args, i);
+            this->keep_row(args.dy, ROW_DY, i), this->keep_row(args.du, ROW_DU, i);
+            this->keep_row(args.ddelta, ROW_DDELTA, i), this->keep_row(args.dz, ROW_DZ, i);
+        }
+        __syncthreads();
     }
 
-    enum Row { RATE, CARRY, SUM_A, SUM_B, SUM_C, ROWS };
-    static_assert(ROWS == kStateRows);
-    __device__ A& at_state(Row kind, i64 n) const
+    // Numbers of each state of a channel, and sums over the positions of a batch.
+    enum StateRow { RATE, CARRY, STATE_ROWS };
+    enum ChannelSum { SUM_D, SUM_BIAS, CHANNEL_SUMS };
+    static_assert(STATE_ROWS == kStateRows && CHANNEL_SUMS == kChannelSums);
+    __device__ A& at_state(StateRow kind, int n) const
     {
-        return state_rows[(kind * kWarps * args.rounds + row) * args.states + n];
+        return state_rows[(row * STATE_ROWS + kind) * static_cast<int>(args.states) + n];
     }
-    __device__ A& sum_of_d(bool bias) const
+    __device__ CompensatedSum<A>& sum_at(int number, int n) const
     {
-        return state_rows[ROWS * kWarps * args.rounds * args.states + bias * kWarps * args.rounds + row];
+        return state_sums[(row * sums_of_state + number) * static_cast<int>(args.states) + n];
     }
+    __device__ CompensatedSum<A>& sum_of_a(int n) const { return sum_at(0, n); }
+    __device__ CompensatedSum<A>& sum_of_b(int n) const { return sum_at(1, n); }  // if B is constant
+    __device__ CompensatedSum<A>& sum_of_c(int n) const { return sum_at(sums_of_state - 1, n); }  // if C is
+    __device__ CompensatedSum<A>& sum_at(ChannelSum kind) const { return channel_sums[row * CHANNEL_SUMS + kind]; }
 
     template <typename S>
     __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
@@ -64,26 +82,23 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     // Numbers of the workspace.
     __device__ A* workspace_at(i64 first) const { return reinterpret_cast<A*>(args.workspace) + first; }
 
-    // Takes the channels of a round.
-    __device__ void take_round(int round)
-    {
-        row = round * kWarps + threadIdx.x / 32;
-        this->take((cta_in_group * args.rounds + round) * kWarps);
-    }
+    // Takes a channel of a round.
+    __device__ void take_round(int round) { this->take(round * kWarps + threadIdx.x / 32); }
 
     __device__ void run()
     {
         for (int round = 0; round < args.rounds; ++round) {
             take_round(round);
-            for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
+            for (int n = threadIdx.x % 32; n < args.states; n += 32) {
                 at_state(RATE, n) = *at<const A>(args.a, n, 0) * kLog2e<A>;
                 at_state(CARRY, n) = args.dlast.data && !PACKED && exists ? *at<const A>(args.dlast, n, 0) : A(0);
-                at_state(SUM_A, n) = at_state(SUM_B, n) = at_state(SUM_C, n) = A(0);
+                for (int i = 0; i < sums_of_state; ++i) sum_at(i, n) = {};
             }
-            if (threadIdx.x % 32 == 0) sum_of_d(false) = sum_of_d(true) = A(0);
+            if (threadIdx.x % 32 == 0) sum_at(SUM_D) = sum_at(SUM_BIAS) = {};
         }
-        for (i64 position = ((args.length + TILE - 1) / TILE - 1) * TILE; position >= 0; position -= TILE)
-            for (i64 n = 0; n < args.states; n += STATES) run_states(position, n);
+        const int length = static_cast<int>(args.length);
+        for (int position = ((length + TILE - 1) / TILE - 1) * TILE; position >= 0; position -= TILE)
+            for (int n = 0; n < args.states; n += STATES) run_states(position, n);
         __syncthreads();
         for (int round = 0; round < args.rounds; ++round) {
             take_round(round);
@@ -96,29 +111,32 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         A kept;  // the state that enters the tile
         A sum_a, sum_b, sum_c;
     };
-    __device__ StateSums load_kept(i64 from, int states, i64 position) const
+    __device__ StateSums load_kept(int from, int states, int position) const
     {
-        const i64 n = from + min(static_cast<int>(threadIdx.x % 32), states - 1);
+        const int n = from + min(static_cast<int>(threadIdx.x % 32), states - 1);
         return {at<const A>(args.chunks, n, position / kChunkLength)[args.first_chunk], A(0), A(0), A(0)};
     }
-    __device__ void add_sums(const StateSums& sums, i64 from, int states) const
+    __device__ void add_sums(const StateSums& sums, int from, int states) const
     {
         const int lane = threadIdx.x % 32;
         if (lane >= states) return;
-        at_state(SUM_A, from + lane) += sums.sum_a;
-        if (args.flags & kConstantB) at_state(SUM_B, from + lane) += sums.sum_b;
-        if (args.flags & kConstantC) at_state(SUM_C, from + lane) += sums.sum_c;
+        sum_of_a(from + lane).add(sums.sum_a);
+        if (args.flags & kConstantB) sum_of_b(from + lane).add(sums.sum_b);
+        if (args.flags & kConstantC) sum_of_c(from + lane).add(sums.sum_c);
     }
 
     // Some states of all channels, over a tile.
-    __device__ void run_states(i64 position, i64 from)
+    __device__ void run_states(int position, int from)
     {
-        const int states = static_cast<int>(min(args.states - from, i64(STATES)));
+        const int states = min(static_cast<int>(args.states) - from, STATES);
         __syncthreads();
         if constexpr (PACKED) find_heads<TILE>(args, position, shared.heads);
         this->load_factor(args, args.b, args.flags & kConstantB, from, states, position, shared.b);
         this->load_factor(args, args.c, args.flags & kConstantC, from, states, position, shared.c);
-        for (int i = threadIdx.x; i < STATES * PITCH; i += blockDim.x) shared.db[i] = shared.dc[i] = A(0);
+        for (int i = threadIdx.x * Shape::VECTOR; i < STATES * PITCH; i += blockDim.x * Shape::VECTOR) {
+            store_wide(shared.db + i, Pack<A, Shape::VECTOR>{});
+            store_wide(shared.dc + i, Pack<A, Shape::VECTOR>{});
+        }
         __syncthreads();
         for (int round = 0; round < args.rounds; ++round) {
             take_round(round);
@@ -147,23 +165,24 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     }
 
     // Stores the sums over the channels of the CTA: [CTA, batch, group, state, position].
-    __device__ void store_group(i64 sums, const A* from, i64 first, int states, i64 position) const
+    __device__ void store_group(i64 sums, const A* from, int first, int states, int position) const
     {
-        const i64 row = ((cta_in_group * args.batches + batch) * args.groups + group) * args.states + first;
-        A* to = workspace_at(sums) + row * args.length + position;
-        const int count = static_cast<int>(min(args.length - position, i64(TILE)));
-        for (int i = threadIdx.x; i < states * TILE; i += blockDim.x) {
-            const int n = i / TILE, t = i % TILE;
-            if (t < count) to[n * args.length + t] = from[n * PITCH + Shape::place(t / P, t % P)];
+        const int lane = threadIdx.x % 32, count = this->count(args, position) - lane * P;
+        const i64 first_row = ((cta_in_group * args.batches + batch) * args.groups + group) * args.states + first;
+        A* to = workspace_at(sums) + first_row * args.length + position + lane * P;
+        for (int n = threadIdx.x / 32; n < states; n += kWarps) {
+            A x[P];
+            read_shared(from + n * PITCH, x);
+            store_positions(to + n * args.length, count, x);
         }
     }
 
-    __device__ void load_gradient(Lane& own, i64 position) const
+    __device__ void load_gradient(Lane& own, int position) const
     {
-        this->load_row(args, args.dy, position, shared.rows, own.dy);
+        this->load_row(args, args.dy, ROW_DY, position, shared.rows, own.dy);
         if (args.z.data) {
             A z[P];
-            this->load_row(args, args.z, position, shared.rows, z);
+            this->load_row(args, args.z, ROW_Z, position, shared.rows, z);
 #pragma unroll
             for (int k = 0; k < P; ++k) own.dy[k] *= z[k] * sigmoid(z[k]);
         }
@@ -194,7 +213,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
     // constants; it returns false, and has added nothing, if it leaves the range: an infinite state
     // may have met a decay of 0.
     template <bool GENERAL>
-    __device__ bool scan_state(Lane& own, StateSums& sums, i64 from, int n)
+    __device__ bool scan_state(Lane& own, StateSums& sums, int from, int n)
     {
         const int lane = threadIdx.x % 32;
         const bool constant_b = GENERAL && args.flags & kConstantB, constant_c = GENERAL && args.flags & kConstantC;
@@ -281,7 +300,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
 
     // The gradient of the state at position k of the lane.
     template <bool GENERAL>
-    __device__ A gradient(const Lane& own, i64 n, int k, A c, A q) const
+    __device__ A gradient(const Lane& own, int n, int k, A c, A q) const
     {
         const A g = fma(c, own.dy[k], q);
         if (!GENERAL || !PACKED || !args.dlast.data || !(own.tails >> k & 1)) return g;
@@ -324,7 +343,7 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
 
     // At the first position of a sequence the state before is the initial one, to which a h in
     // `before` belongs, and the decay is 0.
-    __device__ void begin_sequences(const Lane& own, i64 n, A (&a)[P], A (&before)[P]) const
+    __device__ void begin_sequences(const Lane& own, int n, A (&a)[P], A (&before)[P]) const
     {
 #pragma unroll
         for (int k = 0; k < P; ++k) {
@@ -335,28 +354,27 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
         }
     }
 
-    __device__ void store_initial(i64 n, i64 position, A decay, A g) const
+    __device__ void store_initial(int n, int position, A decay, A g) const
     {
         if (args.dinitial.data && exists)
             *at<A>(args.dinitial, n, sequence_of(args, position)) = gated<true>(decay, g);
     }
 
     // The results at the positions of a tile.
-    __device__ void finish(Lane& own, i64 position)
+    __device__ void finish(Lane& own, int position)
     {
         A u[P], raw[P], result[P], sum_d = A(0), sum_bias = A(0);
-        this->load_row(args, args.u, position, shared.rows, u);
-        const A skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
+        this->load_row(args, args.u, ROW_U, position, shared.rows, u);
+        const A skip = this->all[row].skip, bias = this->all[row].bias;
         if (args.du.data) {
 #pragma unroll
             for (int k = 0; k < P; ++k) {
                 result[k] = own.d[k] * own.g[k];
                 if (args.d.data) result[k] = fma(skip, own.dy[k], result[k]);
             }
-            this->store_row(args, args.du, position, shared.rows, result);
+            this->store_row(args, args.du, ROW_DU, position, shared.rows, result);
         }
-        this->load_row(args, args.delta, position, shared.rows, raw);
-        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0);
+        this->load_row(args, args.delta, ROW_DELTA, position, shared.rows, raw);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             result[k] = fma(u[k], own.g[k], own.dd[k] * kLn2<A>);
@@ -364,35 +382,35 @@ struct SelectiveBackward : SelectiveChannels<T, A> {
             sum_bias += k < own.count ? result[k] : A(0);
             sum_d = fma(own.dy[k], u[k], sum_d);
         }
-        if (args.ddelta.data) this->store_row(args, args.ddelta, position, shared.rows, result);
+        if (args.ddelta.data) this->store_row(args, args.ddelta, ROW_DDELTA, position, shared.rows, result);
         sum_d = over_lanes(sum_d), sum_bias = over_lanes(sum_bias);
-        if (threadIdx.x % 32 == 0) sum_of_d(false) += sum_d, sum_of_d(true) += sum_bias;
+        if (threadIdx.x % 32 == 0) sum_at(SUM_D).add(sum_d), sum_at(SUM_BIAS).add(sum_bias);
         if (!args.dz.data) return;
         A z[P];
-        this->load_row(args, args.z, position, shared.rows, z);
-        this->load_row(args, args.dy, position, shared.rows, result);
+        this->load_row(args, args.z, ROW_Z, position, shared.rows, z);
+        this->load_row(args, args.dy, ROW_DY, position, shared.rows, result);
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             const A s = sigmoid(z[k]);
             result[k] *= own.y[k] * s * (A(1) + z[k] * (A(1) - s));
         }
-        this->store_row(args, args.dz, position, shared.rows, result);
+        this->store_row(args, args.dz, ROW_DZ, position, shared.rows, result);
     }
 
     // Stores the sums of a channel over the positions of a batch.
     __device__ void store_sums() const
     {
-        const i64 number = batch * args.channels + channel;
-        for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
+        const i64 number = batch * args.channels + this->first_channel + row;
+        for (int n = threadIdx.x % 32; n < args.states; n += 32) {
             const i64 i = number * args.states + n;
-            if (args.a_sums >= 0) workspace_at(args.a_sums)[i] = at_state(SUM_A, n);
-            if (args.flags & kConstantB && args.b_sums >= 0) workspace_at(args.b_sums)[i] = at_state(SUM_B, n);
-            if (args.flags & kConstantC && args.c_sums >= 0) workspace_at(args.c_sums)[i] = at_state(SUM_C, n);
+            if (args.a_sums >= 0) workspace_at(args.a_sums)[i] = sum_of_a(n).sum;
+            if (args.flags & kConstantB && args.b_sums >= 0) workspace_at(args.b_sums)[i] = sum_of_b(n).sum;
+            if (args.flags & kConstantC && args.c_sums >= 0) workspace_at(args.c_sums)[i] = sum_of_c(n).sum;
             if (!PACKED && args.dinitial.data) *at<A>(args.dinitial, n, 0) = at_state(CARRY, n);
         }
         if (threadIdx.x % 32) return;
-        if (args.d_sums >= 0) workspace_at(args.d_sums)[number] = sum_of_d(false);
-        if (args.bias_sums >= 0) workspace_at(args.bias_sums)[number] = sum_of_d(true);
+        if (args.d_sums >= 0) workspace_at(args.d_sums)[number] = sum_at(SUM_D).sum;
+        if (args.bias_sums >= 0) workspace_at(args.bias_sums)[number] = sum_at(SUM_BIAS).sum;
         if (PACKED && args.dinitial.data) pass_states();
     }
 

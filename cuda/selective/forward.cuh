@@ -8,13 +8,13 @@
 #include "selective/tile.cuh"
 
 template <typename T, typename A, bool PACKED>
-struct SelectiveForward : SelectiveChannels<T, A> {
-    using Channels = SelectiveChannels<T, A>;
+struct SelectiveForward : SelectiveChannels<T, A, kForwardRows> {
+    using Channels = SelectiveChannels<T, A, kForwardRows>;
     using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
-    using Channels::channel, Channels::exists;
+    using Channels::exists;
     using Lane = typename Channels::Lane;
 
-    // Of a CTA; after it, rows of all states for each warp.
+    // Of a CTA; after it, channels, and rows of all states for each of them.
     struct Shared {
         A b[STATES * PITCH], c[STATES * PITCH];
         unsigned heads[TILE / 32 + 1];
@@ -22,18 +22,25 @@ struct SelectiveForward : SelectiveChannels<T, A> {
 
     const SelectiveArgs& args;
     Shared& shared;
-    A *state, *rates;  // of all states of the channel, in shared memory: what enters the tile; A log2(e)
+    Pack<A, 2>* own_states;  // of all states of the channel, in shared memory: A log2(e); what enters the tile
     A sum_d;           // of the positions of this lane in the tile
 
     __device__ SelectiveForward(const SelectiveArgs& args, char* memory)
         : args(args), shared(*reinterpret_cast<Shared*>(memory))
     {
+        this->place_cta(args, kWarps);
+        this->all = reinterpret_cast<typename Channels::Shared*>(memory + (sizeof(Shared) + 15) / 16 * 16);
         const int warp = threadIdx.x / 32;
-        this->take(this->place_cta(args, kWarps) * kWarps);
-        A* rows = reinterpret_cast<A*>(memory + (sizeof(Shared) + 15) / 16 * 16);
-        state = rows + warp * args.states;
-        rates = rows + (kWarps + warp) * args.states;
+        this->take(warp);
+        own_states = reinterpret_cast<Pack<A, 2>*>(this->all + kWarps) + warp * args.states;
+        if (threadIdx.x < kWarps) {
+            this->keep(args, threadIdx.x);
+            this->keep_row(args.y, ROW_Y, threadIdx.x);
+        }
+        __syncthreads();
     }
+
+    __device__ A& state(int n) const { return own_states[n].at[1]; }
 
     template <typename S>
     __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
@@ -44,20 +51,20 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     __device__ void run()
     {
 #pragma unroll 1
-        for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
-            rates[n] = *at<const A>(args.a, n, 0) * kLog2e<A>;
-            state[n] = args.initial.data && !PACKED ? *at<const A>(args.initial, n, 0) : A(0);
+        for (int n = threadIdx.x % 32; n < args.states; n += 32) {
+            own_states[n].at[0] = *at<const A>(args.a, n, 0) * kLog2e<A>;
+            state(n) = args.initial.data && !PACKED ? *at<const A>(args.initial, n, 0) : A(0);
         }
-        for (i64 position = 0; position < args.length; position += TILE) run_tile(position);
+        for (int position = 0; position < args.length; position += TILE) run_tile(position);
         if (!PACKED && args.last.data && exists) {
             __syncwarp();
 #pragma unroll 1
-            for (i64 n = threadIdx.x % 32; n < args.states; n += 32) *at<A>(args.last, n, 0) = state[n];
+            for (int n = threadIdx.x % 32; n < args.states; n += 32) *at<A>(args.last, n, 0) = state(n);
         }
         if (PACKED && args.last.data && exists) pass_states();
     }
 
-    __device__ void run_tile(i64 position)
+    __device__ void run_tile(int position)
     {
         if constexpr (PACKED) {
             __syncthreads();
@@ -69,8 +76,9 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         sum_d = A(0);
 #pragma unroll
         for (int k = 0; k < P; ++k) sum_d += own.d[k];
-        for (i64 n = 0; n < args.states; n += STATES) {
-            const int states = static_cast<int>(min(args.states - n, i64(STATES)));
+        const int all_states = static_cast<int>(args.states);
+        for (int n = 0; n < all_states; n += STATES) {
+            const int states = min(all_states - n, STATES);
             __syncthreads();
             this->load_factor(args, args.b, args.flags & kConstantB, n, states, position, shared.b);
             this->load_factor(args, args.c, args.flags & kConstantC, n, states, position, shared.c);
@@ -80,26 +88,26 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         if (!args.y.data) return;  // a gradient wants chunk states alone
         if (args.z.data) {
             A z[P];
-            this->load_row(args, args.z, position, shared.b, z);
+            this->load_row(args, args.z, ROW_Z, position, shared.b, z);
 #pragma unroll
             for (int k = 0; k < P; ++k) own.y[k] *= z[k] * sigmoid(z[k]);
         }
-        this->store_row(args, args.y, position, shared.b, own.y);
+        this->store_row(args, args.y, ROW_Y, position, shared.b, own.y);
     }
 
-    __device__ void store_chunk_state(i64 position) const
+    __device__ void store_chunk_state(int position) const
     {
         const bool begins = PACKED && shared.heads[0] & 1;  // a sequence, at the first position
 #pragma unroll 1
-        for (i64 n = threadIdx.x % 32; n < args.states; n += 32) {
-            A enters = begins ? A(0) : state[n];
+        for (int n = threadIdx.x % 32; n < args.states; n += 32) {
+            A enters = begins ? A(0) : state(n);
             if (begins && args.initial.data) enters = *at<const A>(args.initial, n, sequence_of(args, position));
             at<A>(args.chunks, n, position / kChunkLength)[args.first_chunk] = enters;
         }
     }
 
     // Adds C h of some states to y, in the plain form if that is enough.
-    __device__ void scan_states(Lane& own, i64 from, int states)
+    __device__ void scan_states(Lane& own, int from, int states)
     {
         const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails);
         if (!has_bounds && !(args.flags & (kConstantB | kConstantC)) && try_states(own, from, states)) return;
@@ -110,18 +118,18 @@ struct SelectiveForward : SelectiveChannels<T, A> {
 
     // The plain form. It returns false, and has changed nothing, if it leaves the range: an
     // infinite state may have met a decay of 0.
-    __device__ bool try_states(Lane& own, i64 from, int states)
+    __device__ bool try_states(Lane& own, int from, int states)
     {
         const int lane = threadIdx.x % 32;
-        const i64 n = from + min(lane, states - 1);
-        const A carry_in = state[n];
+        const int n = from + min(lane, states - 1);
+        const A carry_in = state(n);
         A y[P];
 #pragma unroll
         for (int k = 0; k < P; ++k) y[k] = own.y[k];
 #pragma unroll 4
         for (int i = 0; i < states; ++i) scan_state<false>(own, from, i, y);
         __syncwarp();
-        bool is_finite = fabs(state[n]) < A(INFINITY);
+        bool is_finite = fabs(state(n)) < A(INFINITY);
 #pragma unroll
         for (int k = 0; k < P; ++k) is_finite = is_finite && fabs(y[k]) < A(INFINITY);
         is_finite = __all_sync(~0u, is_finite);
@@ -129,7 +137,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
 #pragma unroll
             for (int k = 0; k < P; ++k) own.y[k] = y[k];
         } else if (lane < states) {
-            state[n] = carry_in;
+            state(n) = carry_in;
         }
         __syncwarp();
         return is_finite;
@@ -138,10 +146,10 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     // Scans state from + n, which is number n of those in shared memory, and adds C h to y. The
     // plain form has neither bounds of packed sequences nor constants.
     template <bool GENERAL>
-    __device__ void scan_state(const Lane& own, i64 from, int n, A (&y)[P])
+    __device__ void scan_state(const Lane& own, int from, int n, A (&y)[P])
     {
         const int lane = threadIdx.x % 32;
-        const A rate = rates[from + n], carry_in = state[from + n];
+        const auto [rate, carry_in] = load_wide<2>(own_states[from + n].at).at;
         A a[P], b[P], c[P], after = lane == 0 ? carry_in : A(0), all;
         if (GENERAL && args.flags & kConstantB)
             this->fill(b, own.count, *at<const A>(args.b, from + n, 0));
@@ -169,7 +177,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         }
         A h = __shfl_up_sync(~0u, after, 1);
         if (lane == 0) h = carry_in;
-        if (lane == 31) state[from + n] = after;
+        if (lane == 31) state(from + n) = after;
         if (GENERAL && args.flags & kConstantC)
             this->fill(c, own.count, *at<const A>(args.c, from + n, 0));
         else
@@ -183,7 +191,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
     }
 
     // At the first position of a sequence the state is that of its term and of its initial state.
-    __device__ void begin_sequences(const Lane& own, i64 n, A (&a)[P], A (&b)[P]) const
+    __device__ void begin_sequences(const Lane& own, int n, A (&a)[P], A (&b)[P]) const
     {
 #pragma unroll
         for (int k = 0; k < P; ++k) {
@@ -194,7 +202,7 @@ struct SelectiveForward : SelectiveChannels<T, A> {
         }
     }
 
-    __device__ void store_last(i64 n, i64 position, A h) const
+    __device__ void store_last(int n, int position, A h) const
     {
         if (args.last.data && exists) *at<A>(args.last, n, sequence_of(args, position)) = h;
     }

@@ -11,8 +11,8 @@
         Scan<T, A, PACKED>(args, memory).run(); \
     })
 
-FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan, 3, SelectiveArgs, SelectiveForward, false)
-FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_packed, 2, SelectiveArgs, SelectiveForward, true)
+FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan, 4, SelectiveArgs, SelectiveForward, false)
+FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_packed, 3, SelectiveArgs, SelectiveForward, true)
 FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_backward, 2, SelectiveBackwardArgs, SelectiveBackward, false)
 FOR_EACH_FLOAT(EXPORT_SELECTIVE, selective_scan_backward_packed, 2, SelectiveBackwardArgs, SelectiveBackward, true)
 

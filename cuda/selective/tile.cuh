@@ -43,21 +43,20 @@ __device__ void write_shared(A* state, const A (&x)[TileShape<A>::POSITIONS])
         store_wide(state + Shape::place(lane, k), narrowed<A, Shape::VECTOR>(x + k));
 }
 
-// Loads B or C of `states` states from `first` on, at the positions of a tile; 0 where there is
-// none.
+// Loads B or C of `states` states of a tile, whose first state and position are at `from`; 0 where
+// there is none of `count` positions.
 template <typename A, typename T>
-__device__ void load_shared(
-    const SelectiveOperand& operand, const T* from, i64 first, int states, i64 position, i64 length, A* to)
+__device__ void load_shared(const SelectiveOperand& operand, const T* from, int states, int count, A* to)
 {
     using Shape = TileShape<A>;
-    const int count = static_cast<int>(min(length - position, i64(Shape::TILE)));
-    from += first * operand.state + position * operand.position;
     if (operand.position == 1) {
         constexpr int P = Shape::POSITIONS;
-        for (int i = threadIdx.x; i < states * 32; i += blockDim.x) {
-            const int n = i / 32, lane = i % 32;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        from += warp * operand.state + lane * P;
+#pragma unroll 2
+        for (int n = warp; n < states; n += kWarps, from += kWarps * operand.state) {
             A x[P];
-            load_positions<P>(from + n * operand.state + lane * P, count - lane * P, x);
+            load_positions<P>(from, count - lane * P, x);
             write_shared(to + n * Shape::PITCH, x);
         }
         return;
@@ -77,7 +76,7 @@ __device__ void load_shared(
 // Marks the positions of a tile, and the one after it, at which sequences begin, as bits. The
 // caller has a barrier before, after the last reader of `heads`; this ends with one.
 template <int TILE>
-__device__ void find_heads(const SelectiveArgs& args, i64 position, unsigned (&heads)[TILE / 32 + 1])
+__device__ void find_heads(const SelectiveArgs& args, int position, unsigned (&heads)[TILE / 32 + 1])
 {
     for (int i = threadIdx.x; i <= TILE / 32; i += blockDim.x) heads[i] = 0;
     __syncthreads();
@@ -89,54 +88,88 @@ __device__ void find_heads(const SelectiveArgs& args, i64 position, unsigned (&h
     __syncthreads();
 }
 
-// The channels of a CTA, one for each warp, of one batch and one group.
-template <typename T, typename A>
+// A channel of a CTA, in shared memory: where its rows of positions begin, D and the bias.
+template <typename A, int ROWS>
+struct ChannelShared {
+    char* rows[ROWS];
+    A skip, bias;
+};
+enum Row { ROW_U, ROW_DELTA, ROW_Z, ROW_Y, ROW_DY = ROW_Y, ROW_DU, ROW_DDELTA, ROW_DZ };
+
+// The channels of a CTA, of one batch and one group. Each warp takes one at a time.
+template <typename T, typename A, int ROWS>
 struct SelectiveChannels {
     using Shape = TileShape<A>;
+    using Shared = ChannelShared<A, ROWS>;
     static constexpr int P = Shape::POSITIONS, TILE = Shape::TILE, STATES = Shape::STATES, PITCH = Shape::PITCH;
 
-    i64 batch, group, in_group;
-    i64 base, channel;  // of the first warp, and of this one
-    int channels;       // that exist
-    bool exists;        // whether this warp has a channel; without one it stores nothing
+    i64 batch, group, first_channel;
+    int existing;  // channels
+    Shared* all;
+    int row;      // of the channel of this warp in `all`
+    bool exists;  // whether there is such a channel; without one a warp stores nothing
 
     // Takes the batch and the group of this CTA, which has so many channels, and returns its number
     // in the group.
-    __device__ i64 place_cta(const SelectiveArgs& args, i64 of_cta)
+    __device__ i64 place_cta(const SelectiveArgs& args, int of_cta)
     {
-        in_group = args.channels / args.groups;
-        const i64 ctas = (in_group + of_cta - 1) / of_cta;
+        const i64 in_group = args.channels / args.groups, ctas = (in_group + of_cta - 1) / of_cta;
         batch = blockIdx.x / (args.groups * ctas);
         const i64 of_batch = blockIdx.x - batch * args.groups * ctas;
         group = of_batch / ctas;
-        return of_batch - group * ctas;
+        const i64 number = of_batch - group * ctas;
+        first_channel = group * in_group + number * of_cta;
+        existing = static_cast<int>(min(in_group - number * of_cta, i64(of_cta)));
+        return number;
     }
 
-    // Takes the channels of the group from one on.
-    __device__ void take(i64 first)
+    // Keeps what is the same at all positions of channel `i` of the CTA.
+    __device__ void keep(const SelectiveArgs& args, int i) const
     {
-        const int warp = threadIdx.x / 32;
-        channels = static_cast<int>(max(min(in_group - first, i64(kWarps)), i64(0)));
-        exists = warp < channels;
-        base = group * in_group + first;
-        channel = exists ? base + warp : group * in_group + in_group - 1;
+        const i64 channel = first_channel + min(i, existing - 1);
+        keep_row(args.u, ROW_U, i), keep_row(args.delta, ROW_DELTA, i), keep_row(args.z, ROW_Z, i);
+        all[i].skip = args.d.data ? reinterpret_cast<const A*>(args.d.data)[channel * args.d.channel] : A(0);
+        all[i].bias = args.bias.data ? reinterpret_cast<const A*>(args.bias.data)[channel * args.bias.channel] : A(0);
     }
+    __device__ void keep_row(const SelectiveOperand& o, Row kind, int i) const
+    {
+        const i64 channel = first_channel + min(i, existing - 1);
+        all[i].rows[kind] = o.data + (batch * o.batch + channel * o.channel) * i64(sizeof(T));
+    }
+
+    // The row of an operand of channel `i` of the CTA, at position 0.
+    __device__ T* begin(Row kind, int i) const
+    {
+        T* p = reinterpret_cast<T*>(all[i].rows[kind]);
+        __builtin_assume(__isGlobal(p));
+        return p;
+    }
+
+    __device__ void take(int number) { row = number, exists = row < existing; }
 
     template <typename S>
     __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
     {
+        const i64 channel = first_channel + min(row, existing - 1);
         return reinterpret_cast<S*>(o.data) + batch * o.batch + channel * o.channel + state * o.state +
                position * o.position;
     }
 
     // Loads B or C of some states of a tile into shared memory.
     __device__ void load_factor(
-        const SelectiveArgs& args, const SelectiveOperand& o, bool is_constant, i64 first, int states, i64 position,
+        const SelectiveArgs& args, const SelectiveOperand& o, bool is_constant, int first, int states, int position,
         A* to) const
     {
         if (is_constant) return;
-        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + group * o.channel;
-        load_shared(o, from, first, states, position, args.length, to);
+        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + group * o.channel + first * o.state +
+                        position * o.position;
+        load_shared(o, from, states, count(args, position), to);
+    }
+
+    // The positions of a tile that exist.
+    static __device__ int count(const SelectiveArgs& args, int position)
+    {
+        return min(static_cast<int>(args.length) - position, TILE);
     }
 
     // The positions of a lane in a row of its channel; 0 where there are none. Where positions are
@@ -144,68 +177,69 @@ struct SelectiveChannels {
     // together, and `rows`, kWarps of them in shared memory, transpose them. All warps of the CTA
     // call this with the same operand, as it has barriers.
     __device__ void load_row(
-        const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, A (&x)[P]) const
+        const SelectiveArgs& args, const SelectiveOperand& o, Row kind, int position, A* rows, A (&x)[P]) const
     {
-        const int lane = threadIdx.x % 32, count = static_cast<int>(min(args.length - position, i64(TILE)));
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, all_count = count(args, position);
         if (o.position == 1) {
-            load_positions<P>(at<const T>(o, 0, position + lane * P), count - lane * P, x);
+            const T* from = begin(kind, row) + position + lane * P;
+            load_positions<P>(from, all_count - lane * P, x);
             return;
         }
-        const T* from = reinterpret_cast<const T*>(o.data) + batch * o.batch + base * o.channel + position * o.position;
         __syncthreads();
-        const int t = threadIdx.x / kWarps, c = threadIdx.x % kWarps, existing = c < channels ? count - t : 0;
-        A* row = rows + c * PITCH + Shape::place(t / P, t % P);
-        from += c * o.channel + t * o.position;
+        const int t = threadIdx.x / kWarps, c = row - warp + threadIdx.x % kWarps,
+                  end = c < existing ? all_count - t : 0;
+        A* to = rows + threadIdx.x % kWarps * PITCH + Shape::place(t / P, t % P);
+        const T* from = begin(kind, c) + (position + t) * o.position;
         const i64 step = 32 * o.position;
 #pragma unroll 4
         for (int i = 0; i < TILE; i += 32, from += step)
-            row[Shape::place(i / P, 0)] = i < existing ? widen<A>(*from) : A(0);
+            to[Shape::place(i / P, 0)] = i < end ? widen<A>(*from) : A(0);
         __syncthreads();
-        read_shared(rows + threadIdx.x / 32 * PITCH, x);
+        read_shared(rows + warp * PITCH, x);
     }
 
     __device__ void store_row(
-        const SelectiveArgs& args, const SelectiveOperand& o, i64 position, A* rows, const A (&x)[P]) const
+        const SelectiveArgs& args, const SelectiveOperand& o, Row kind, int position, A* rows, const A (&x)[P]) const
     {
-        const int lane = threadIdx.x % 32, count = static_cast<int>(min(args.length - position, i64(TILE)));
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, all_count = count(args, position);
         if (o.position == 1) {
-            if (exists) store_positions(at<T>(o, 0, position + lane * P), count - lane * P, x);
+            T* to = begin(kind, row) + position + lane * P;
+            if (exists) store_positions(to, all_count - lane * P, x);
             return;
         }
-        T* to = reinterpret_cast<T*>(o.data) + batch * o.batch + base * o.channel + position * o.position;
         __syncthreads();
-        write_shared(rows + threadIdx.x / 32 * PITCH, x);
+        write_shared(rows + warp * PITCH, x);
         __syncthreads();
-        const int t = threadIdx.x / kWarps, c = threadIdx.x % kWarps, existing = c < channels ? count - t : 0;
-        const A* row = rows + c * PITCH + Shape::place(t / P, t % P);
-        to += c * o.channel + t * o.position;
+        const int t = threadIdx.x / kWarps, c = row - warp + threadIdx.x % kWarps,
+                  end = c < existing ? all_count - t : 0;
+        const A* from = rows + threadIdx.x % kWarps * PITCH + Shape::place(t / P, t % P);
+        T* to = begin(kind, c) + (position + t) * o.position;
         const i64 step = 32 * o.position;
 #pragma unroll 4
         for (int i = 0; i < TILE; i += 32, to += step)
-            if (i < existing) *to = static_cast<T>(row[Shape::place(i / P, 0)]);
+            if (i < end) *to = static_cast<T>(from[Shape::place(i / P, 0)]);
     }
 
     // What the positions of a lane share over all states.
     struct Lane {
         A d[P], du[P], y[P];    // step sizes; step size times u; D u
         unsigned heads, tails;  // positions at which a sequence begins, or ends
-        i64 first;              // position
+        int first;              // position
         int count;              // of positions that exist
     };
 
     // Loads the positions of a lane. `bits` has the heads of packed sequences in the tile, or is
     // null; `rows` is as for load_row.
     __device__ void load_lane(
-        const SelectiveArgs& args, i64 position, const unsigned* bits, A* rows, Lane& own) const
+        const SelectiveArgs& args, int position, const unsigned* bits, A* rows, Lane& own) const
     {
         const int lane = threadIdx.x % 32;
         own.first = position + lane * P;
-        own.count = static_cast<int>(max(min(args.length - own.first, i64(P)), i64(0)));
+        own.count = max(min(static_cast<int>(args.length) - own.first, P), 0);
         A u[P];
-        load_row(args, args.delta, position, rows, own.d);
-        load_row(args, args.u, position, rows, u);
-        const A bias = args.bias.data ? *at<const A>(args.bias, 0, 0) : A(0),
-                skip = args.d.data ? *at<const A>(args.d, 0, 0) : A(0);
+        load_row(args, args.delta, ROW_DELTA, position, rows, own.d);
+        load_row(args, args.u, ROW_U, position, rows, u);
+        const A bias = all[row].bias, skip = all[row].skip;
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             A d = own.d[k] + bias;

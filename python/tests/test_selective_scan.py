@@ -129,7 +129,7 @@ def test_against_the_loop(
     if "initial_state" in found and not packed:
         found["initial_state"] = found["initial_state"][:, None]
     for (name, ours), want in zip(found.items(), (true_y, true_last, *true), strict=True):
-        want = torch.zeros_like(ours, dtype=F64) if want is None else want.detach()
+        want = torch.zeros_like(ours, dtype=F64, device="cpu") if want is None else want.detach()
         assert ours.dtype == (dtype if name in ("y", "u", "delta", "z") else x[name].dtype if name in x else last.dtype), name
         tolerance = TOLERANCES[ours.dtype]
         scale = float(want.abs().max()) if want.numel() else 1.0

@@ -6,12 +6,15 @@ import "github.com/sternway/sternway/core/internal/launch"
 // core/internal/generate writes cuda/selective/args.gen.cuh from it.
 
 const (
-	Positions   = 8   // adjacent positions of a lane
-	LaneSums    = 3   // sums over states that a lane keeps for each of its positions
-	StateRows   = 5   // numbers of each state and channel that a CTA of the gradient keeps
-	Warps       = 8   // warps of a CTA, each of which scans a channel
-	ChunkLength = 256 // positions between the states that a forward scan keeps for its gradient
-	StateBytes  = 64  // numbers of a position, of the states whose B and C are in shared memory at once
+	Positions    = 8   // adjacent positions of a lane
+	LaneSums     = 3   // sums over states that a lane keeps for each of its positions
+	ForwardRows  = 4   // rows of positions of a channel of the scan: u, delta, z, y
+	BackwardRows = 7   // and of its gradient: u, delta, z, dy, du, ddelta, dz
+	StateRows    = 2   // numbers of each state and channel that a CTA of the gradient keeps, beside sums
+	ChannelSums  = 2   // and sums of each channel
+	Warps        = 8   // warps of a CTA, each of which scans a channel
+	ChunkLength  = 256 // positions between the states that a forward scan keeps for its gradient
+	StateBytes   = 64  // numbers of a position, of the states whose B and C are in shared memory at once
 )
 
 // Bits of the field `flags` of SelectiveArgs.

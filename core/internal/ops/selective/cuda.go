@@ -13,12 +13,13 @@ import (
 // This file runs selective scans on a GPU.
 
 const (
-	channelNumbers  = 2        // numbers of each channel that a CTA of the gradient keeps
 	maxRoundBytes   = 18 << 10 // shared memory of these numbers, unless one round takes more
 	maxRounds       = 4
-	minRounds       = 2 // CTAs of fewer channels would leave more sums of B and C to selective_sum
+	minRounds       = 2 // fewer leave more sums of B and C: only where there would be fewer CTAs than SMs
 	busyCTAsPerSM   = 2
 	warpThreads     = 32
+	addressBytes    = 8
+	sumNumbers      = 2  // a compensated sum
 	sharedHeadBytes = 48 // bits of the positions at which sequences begin
 )
 
@@ -58,7 +59,14 @@ func (g *cudaProgram) divide(numSMs int64) {
 	for l.rounds > 1 && g.roundBytes(l.rounds) > maxRoundBytes {
 		l.rounds /= 2
 	}
-	for l.rounds > minRounds && g.Batch*g.groups*num.CeilDiv(inGroup, Warps*l.rounds) < busyCTAsPerSM*numSMs {
+	for l.rounds > 1 {
+		enough := numSMs
+		if l.rounds > minRounds {
+			enough *= busyCTAsPerSM
+		}
+		if g.Batch*g.groups*num.CeilDiv(inGroup, Warps*l.rounds) >= enough {
+			break
+		}
 		l.rounds /= 2
 	}
 	l.ctasPerGroup = num.CeilDiv(inGroup, Warps*l.rounds)
@@ -86,8 +94,19 @@ func (g *cudaProgram) statesAtOnce() int64 { return StateBytes / g.wide.Size() }
 
 // roundBytes is the shared memory of the channels of a CTA of the gradient.
 func (g *cudaProgram) roundBytes(rounds int64) int64 {
-	return (StateRows*g.N + channelNumbers) * Warps * rounds * g.wide.Size()
+	sums := int64(1) // of A, and of B and C that are constant
+	for _, isConstant := range []bool{g.ConstantB, g.ConstantC} {
+		if isConstant {
+			sums++
+		}
+	}
+	numbers := (StateRows+sumNumbers*sums)*g.N + sumNumbers*ChannelSums
+	return (g.channelBytes(BackwardRows) + numbers*g.wide.Size()) * Warps * rounds
 }
+
+// channelBytes is the shared memory of a channel without its states: addresses of rows, D and the
+// bias.
+func (g *cudaProgram) channelBytes(rows int64) int64 { return rows*addressBytes + 2*g.wide.Size() }
 
 // sharedBytes is the shared memory of a CTA, which has so many rows of a tile's positions.
 func (g *cudaProgram) sharedBytes(rows, others int64) uint32 {
@@ -223,7 +242,7 @@ func (r *cudaRun) forward(inputs [opInitial + 1]int, seqlens int, setOutputs fun
 	a := launch.Append[SelectiveArgs](r.queue)
 	r.setProblem(a, inputs, seqlens)
 	setOutputs(a)
-	shared := r.sharedBytes(2*r.statesAtOnce(), 2*Warps*r.N*r.wide.Size())
+	shared := r.sharedBytes(2*r.statesAtOnce(), Warps*(r.channelBytes(ForwardRows)+2*r.N*r.wide.Size()))
 	ctas := r.Batch * r.groups * num.CeilDiv(r.Dim/r.groups, Warps)
 	return r.submit(kernelForward, ctas, Warps*warpThreads, shared)
 }
