@@ -157,18 +157,21 @@ def by_autograd(function: Callable[[Values], Any], v: Values) -> Steps:
 
 
 def by_extension(extension: Any, v: Values) -> Steps:
-    """The steps of mamba_ssm's extension, which takes B and C with a dimension of groups."""
-    u, delta, a, b, c, d, z, bias = (getattr(v, name) for name in READS)
-    b, c = b[:, None], c[:, None]
-    out, states, *_ = extension.fwd(u, delta, a, b, c, d, z, bias, True)
+    """The steps of mamba_ssm's function: contiguous operands, B and C with a dimension of groups, and its extension."""
+
+    def operands() -> tuple[Any, ...]:
+        u, delta, a, b, c, d, z, bias = (getattr(v, name) for name in READS)
+        u, delta, b, c, z = (x.contiguous() for x in (u, delta, b, c, z))
+        return u, delta, a, b[:, None], c[:, None], d, z, bias
+
+    inputs = operands()
+    out, states, *_ = extension.fwd(*inputs, True)
 
     def backward() -> tuple[Any, ...]:
-        du, ddelta, da, db, dc, dd, dbias, dz, *_ = extension.bwd(
-            u, delta, a, b, c, d, z, bias, v.dy, states, out, None, True, False
-        )
+        du, ddelta, da, db, dc, dd, dbias, dz, *_ = extension.bwd(*inputs, v.dy.contiguous(), states, out, None, True, False)
         return du, ddelta, da, db[:, 0], dc[:, 0], dd, dz, dbias
 
-    return lambda: extension.fwd(u, delta, a, b, c, d, z, bias, True)[-1], backward
+    return lambda: extension.fwd(*operands(), True)[-1], backward
 
 
 def transposed(v: Values) -> Values:
