@@ -12,10 +12,14 @@ import (
 
 // The descriptors of the families. Each documents its formula, operands and shapes.
 type (
+	Dequantize                   = elementwise.Dequantize
+	DequantizeBackward           = elementwise.DequantizeBackward
 	DequantizePerToken           = elementwise.DequantizePerToken
 	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
 	EmbeddingBackward            = embedding.EmbeddingBackward
 	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
+	FakeQuantize                 = elementwise.FakeQuantize
+	FakeQuantizeBackward         = elementwise.FakeQuantizeBackward
 	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken
 	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
 	LerpBackward                 = elementwise.LerpBackward

@@ -168,6 +168,10 @@ func (r *refusals) problems() {
 		{"too many indices", embedding.UniqueRows{NumRows: 3, Total: 1 << 58, IndexDType: tensor.Int32}, errs.InvalidProblem},
 		{"padding_idx", embedding.UniqueRows{NumRows: 3, Total: 5, IndexDType: tensor.Int32, PaddingIdx: coretest.Given(int64(3))}, errs.InvalidProblem},
 		{"padding_idx of no rows", embedding.UniqueRows{IndexDType: tensor.Int32, PaddingIdx: coretest.Given(int64(0))}, errs.InvalidProblem},
+		{"scale_shape of another rank", elementwise.FakeQuantize{Shape: shape, DType: tensor.Float32, ScaleShape: []int64{3}}, errs.InvalidProblem},
+		{"scale_shape that does not divide", elementwise.DequantizeBackward{Shape: shape, DType: tensor.Float32, QDType: tensor.Int8, ScaleShape: []int64{2, 2}}, errs.InvalidProblem},
+		{"scale_shape of extent 0", elementwise.Dequantize{Shape: shape, DType: tensor.Float32, QDType: tensor.Int8, ScaleShape: []int64{0, 1}}, errs.InvalidProblem},
+		{"scale_shape of too many blocks", elementwise.FakeQuantizeBackward{Shape: []int64{4, 4, 4, 4, 4}, DType: tensor.Float32, ScaleShape: []int64{2, 2, 2, 2, 1}}, errs.Unsupported},
 		{"bounds out of order", elementwise.FakeQuantizePerTokenBackward{Shape: shape, DType: tensor.Float32, QuantMin: 7, QuantMax: -8}, errs.InvalidProblem},
 		{"bounds out of order", elementwise.FakeQuantizePerToken{Shape: shape, DType: tensor.Float32, QuantMin: 7, QuantMax: -8}, errs.InvalidProblem},
 	} {

@@ -230,7 +230,7 @@ def carries(results: Results) -> str:
 
 # The files of linear recurrences, of selective scans, and of packed sequences and exclusive scans: one for each machine.
 RECURRENCES = ("recurrence_h200.csv", "recurrence_cpu.csv")
-SELECTIVE = ("selective_cpu.csv",)
+SELECTIVE = ("selective_h200.csv", "selective_cpu.csv")
 PACKED = ("packed_h200.csv", "packed_cpu.csv")
 
 

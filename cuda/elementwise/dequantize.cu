@@ -1,15 +1,17 @@
-// Per-token dequantization and fake quantization, forward and backward.
+// Dequantization and fake quantization, forward and backward. SIDE: scale and zero_point are constant
+// along inner (a token, a group, a block), or have a number for each column (a channel).
 #include "common/divisor.cuh"
 #include "elementwise/map_reduce.cuh"
 
 // y = (q - zero_point) * scale.
 // Inputs: q, scale, zero_point?   Outputs: y
-template <typename A>
-struct Dequantize : DequantizePerTokenTuning {
+template <typename A, typename Tuning, Kind SIDE>
+struct Dequantize : Tuning {
+    using Tuning::IN, Tuning::OUT;
     static constexpr int FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_BLOCKS = 10;
+    static constexpr int MAP_BLOCKS = 10, COLUMNS_BLOCKS = 4;
     using Args = MapReduceArgs<IN, OUT>;
-    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Byte : Kind::Side; }
+    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Byte : SIDE; }
 
     __device__ explicit Dequantize(const Args&) {}
 
@@ -27,12 +29,16 @@ struct Dequantize : DequantizePerTokenTuning {
 
 // dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = -scale * sum dy.
 // Inputs: dy, scale, q?, zero_point?   Outputs: dx?, dscale?, dzero_point?
-template <typename A>
-struct DequantizeBackward : DequantizePerTokenBackwardTuning {
+template <typename A, typename Tuning, Kind SIDE>
+struct DequantizeBackward : Tuning {
+    using Tuning::IN, Tuning::OUT;
     static constexpr int FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_BLOCKS = 16, ROWS_BLOCKS = 6;
+    static constexpr int MAP_BLOCKS = 16, ROWS_BLOCKS = 6, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
-    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
+    static constexpr __device__ Kind input(int i) 
+    {
+        return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : SIDE;
+    }
 
     __device__ explicit DequantizeBackward(const Args&) {}
 
@@ -47,10 +53,10 @@ struct DequantizeBackward : DequantizePerTokenBackwardTuning {
         const A dy = in[0], q = in[2];
         if (o == 0) return dy * row.scale;
         if (o == 1) return dy * (q - row.zero_point);
-        return -dy;
+        return SIDE == Kind::Column ? -row.scale * dy : -dy;
     }
 
-    // The sum, or the sum of a chunk, of output o.
+    // Of a row: the sum, or the sum of a chunk, of output o.
     __device__ A total(int o, const Common& row, A sum) const { return o == 2 ? row.scale * sum : sum; }
 };
 
@@ -96,14 +102,15 @@ struct Levels {
 // scale. Every level times a scale of 0 is 0, so that a divisor of 1, which keeps levels finite,
 // stands in for that scale.
 // Inputs: x, scale, zero_point?   Outputs: y   Scalars: quant_min, quant_max
-template <typename A>
-struct FakeQuantize : FakeQuantizePerTokenTuning, Levels<A, 2> {
+template <typename A, typename Tuning, Kind SIDE>
+struct FakeQuantize : Tuning, Levels<A, 2> {
+    using Tuning::IN, Tuning::OUT;
     static constexpr int FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_BLOCKS = 8;
+    static constexpr int MAP_BLOCKS = 8, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     using Common = typename Levels<A, 2>::Common;
     using Levels<A, 2>::Levels;
-    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : Kind::Side; }
+    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : SIDE; }
 
     __device__ Common common(const A (&side)[IN]) const
     {
@@ -129,14 +136,15 @@ struct FakeQuantize : FakeQuantizePerTokenTuning, Levels<A, 2> {
 // gives, and 0 / 0 is 0.
 // Inputs: dy, x, scale, zero_point?   Outputs: dx?, dscale?, dzero_point?   Scalars: quant_min,
 // quant_max
-template <typename A>
-struct FakeQuantizeBackward : FakeQuantizePerTokenBackwardTuning, Levels<A, 3> {
+template <typename A, typename Tuning, Kind SIDE>
+struct FakeQuantizeBackward : Tuning, Levels<A, 3> {
+    using Tuning::IN, Tuning::OUT;
     static constexpr int FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_BLOCKS = 8, ROWS_BLOCKS = 6;
+    static constexpr int MAP_BLOCKS = 8, ROWS_BLOCKS = 6, COLUMNS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     using Common = typename Levels<A, 3>::Common;
     using Levels<A, 3>::Levels;
-    static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
+    static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : SIDE; }
 
     __device__ Common common(const A (&side)[IN]) const
     {
@@ -159,7 +167,28 @@ struct FakeQuantizeBackward : FakeQuantizePerTokenBackwardTuning, Levels<A, 3> {
     }
 };
 
-FOR_EACH_FLOAT(EXPORT_MAP, dequantize_per_token, Dequantize)
-FOR_EACH_FLOAT(EXPORT_MAP, fake_quantize_per_token, FakeQuantize)
-FOR_EACH_FLOAT(EXPORT_MAP_ROWS, dequantize_per_token_backward, DequantizeBackward)
-FOR_EACH_FLOAT(EXPORT_MAP_ROWS, fake_quantize_per_token_backward, FakeQuantizeBackward)
+template <typename A>
+using DequantizePerToken = Dequantize<A, DequantizePerTokenTuning, Kind::Side>;
+template <typename A>
+using DequantizePerChannel = Dequantize<A, DequantizePerChannelTuning, Kind::Column>;
+template <typename A>
+using DequantizePerTokenBackward = DequantizeBackward<A, DequantizePerTokenBackwardTuning, Kind::Side>;
+template <typename A>
+using DequantizePerChannelBackward = DequantizeBackward<A, DequantizePerChannelBackwardTuning, Kind::Column>;
+template <typename A>
+using FakeQuantizePerToken = FakeQuantize<A, FakeQuantizePerTokenTuning, Kind::Side>;
+template <typename A>
+using FakeQuantizePerChannel = FakeQuantize<A, FakeQuantizePerChannelTuning, Kind::Column>;
+template <typename A>
+using FakeQuantizePerTokenBackward = FakeQuantizeBackward<A, FakeQuantizePerTokenBackwardTuning, Kind::Side>;
+template <typename A>
+using FakeQuantizePerChannelBackward = FakeQuantizeBackward<A, FakeQuantizePerChannelBackwardTuning, Kind::Column>;
+
+FOR_EACH_FLOAT(EXPORT_MAP, dequantize_per_token, DequantizePerToken)
+FOR_EACH_FLOAT(EXPORT_MAP, fake_quantize_per_token, FakeQuantizePerToken)
+FOR_EACH_FLOAT(EXPORT_MAP_ROWS, dequantize_per_token_backward, DequantizePerTokenBackward)
+FOR_EACH_FLOAT(EXPORT_MAP_ROWS, fake_quantize_per_token_backward, FakeQuantizePerTokenBackward)
+FOR_EACH_FLOAT(EXPORT_COLUMNS, dequantize_per_channel, DequantizePerChannel)
+FOR_EACH_FLOAT(EXPORT_COLUMNS, fake_quantize_per_channel, FakeQuantizePerChannel)
+FOR_EACH_FLOAT(EXPORT_COLUMNS, dequantize_per_channel_backward, DequantizePerChannelBackward)
+FOR_EACH_FLOAT(EXPORT_COLUMNS, fake_quantize_per_channel_backward, FakeQuantizePerChannelBackward)

@@ -6,13 +6,15 @@
 // of one element is a functor Op:
 //
 //     Op::IN, Op::OUT          numbers of inputs and outputs; an absent operand has data == 0
-//     Op::input(i)             storage of input i: Kind::Own, Kind::Byte or Kind::Side
+//     Op::input(i)             storage of input i: a Kind
+//     Op::BY_COLUMN            whether there are inputs of Kind::Column
 //     Op::FULL, Op::FIRST_SUM  outputs below FULL may be stored at each element, those from
 //                              FIRST_SUM on may be summed
 //     Op::..._UNROLL, _BLOCKS  vectors a thread loads before it uses the first; resident CTAs for
 //                              each SM
 //     Op(args)                 reads its scalars once
-//     op.common(side)          Op::Common: what the elements of a row share, from the Side inputs
+//     op.common(side)          Op::Common: what the elements of a row share, from the Side inputs, or
+//                              those of a column, from the Column inputs
 //     op.shared(in, common)    what the outputs of an element share
 //     op.output(o, in, common, shared)   output o of an element, in the accumulator type
 //     op.total(o, common, sum)           optional, rows: the result of a sum, or of the sum of a
@@ -38,6 +40,42 @@
 
 // --------------------------------------------------------------------------------------------- map
 
+// Short rows: a thread has one vector of each of kShortRows rows, which are kSmallBlock / lanes
+// apart.
+template <typename Op, typename T, typename A>
+__device__ void map_short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
+{
+    using W = Worker<Op, T, A>;
+    const IterSpace& space = args.space;
+    const int shift = log2_of(space.lanes), step = kSmallBlock >> shift;
+    const i64 first = static_cast<i64>(threadIdx.x & ((1 << shift) - 1)) * W::V,
+              r = static_cast<i64>(blockIdx.x) * (kShortRows * step) + (threadIdx.x >> shift);
+    if (first >= space.extent[0]) return;
+    const W work(args);
+    typename W::Row row[kShortRows];
+    typename W::Sides side[kShortRows];
+    typename W::Loaded loaded[kShortRows];
+    const bool whole = work.unsplit(first / W::V);
+#pragma unroll
+    for (int u = 0; u < kShortRows; ++u) {
+        if (r + u * step >= space.kept_size) break;
+        row[u] = work.first_row();
+        work.advance(row[u], 1, static_cast<int>(space.dims) + 1, r + u * step);
+        work.load_sides(row[u], side[u]);
+        if (whole) work.template load<true>(row[u], {first}, loaded[u]);
+    }
+    const auto nothing = [](int, int, A) {};
+#pragma unroll
+    for (int u = 0; u < kShortRows; ++u) {
+        if (r + u * step >= space.kept_size) break;
+        work.convert_sides(side[u]);
+        if (whole)
+            work.template finish<true>(row[u], side[u], {first}, loaded[u], nothing);
+        else
+            work.elements(row[u], side[u], work.slot(first / W::V, 0), nothing);
+    }
+}
+
 // A CTA covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
 template <typename Op, typename T, typename A>
 __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
@@ -45,6 +83,7 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
     using W = Worker<Op, T, A>;
     constexpr int U = Op::MAP_UNROLL;
     const IterSpace& space = args.space;
+    if (space.is_short) return map_short_rows<Op, T, A>(args);
     const int shift = log2_of(space.lanes), x = threadIdx.x & ((1 << shift) - 1);
     const unsigned tiles = static_cast<unsigned>(space.tiles), band = space.dims == 0 ? 0 : tiles == 1 ? blockIdx.x
         : blockIdx.x / tiles;
@@ -198,7 +237,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     for (int s = 0; s < SUMS; ++s)
         if (work.summed(Op::FIRST_SUM + s))
             work.store_sum(Op::FIRST_SUM + s, c, k, space.kept_size, 0,
-                           total_of(work.op, Op::FIRST_SUM + s, side.common, sum[s], 0));
+                           total_of(work.op, Op::FIRST_SUM + s, side.common[0], sum[s], 0));
 }
 
 // ----------------------------------------------------------------------------------------- columns
@@ -211,6 +250,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
     using W = Worker<Op, T, A>;
     constexpr int U = Op::COLUMNS_UNROLL, OUT = W::OUT, SUMS = OUT - Op::FIRST_SUM, V = W::V;
+    constexpr int HELD = SUMS ? SUMS : 1;  // no array is empty
     const IterSpace& space = args.space;
     const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlockThreads >> shift;
     const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
@@ -231,8 +271,8 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     work.advance(row, 1, kept + 1, k);
     slot.first = 0;
 
-    __shared__ A total[SUMS][kBlockThreads][V];
-    A run[SUMS][V] = {};
+    __shared__ A total[HELD][SUMS ? kBlockThreads : 1][V];
+    A run[HELD][V] = {};
 #pragma unroll
     for (int s = 0; s < SUMS; ++s)
 #pragma unroll
@@ -248,7 +288,8 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     };
     const auto sink = [&](int o, int v, A y) { run[o - Op::FIRST_SUM][v] += y; };
     const unsigned uses = work.uses;
-    typename W::Sides side;  // without Side inputs there is nothing to load
+    typename W::Sides side;
+    work.load_sides(row, side, slot.step, slot.count);
     work.convert_sides(side);
 
     if (dims == kept + 1 && work.unsplit(vector)) {
@@ -282,10 +323,17 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
             work.uses = keep_here(uses);
             row = base;
             work.advance(row, kept + 1, dims + 1, r);
-            work.elements(row, side, slot, sink);
+            if (work.unsplit(vector)) {
+                typename W::Loaded loaded;
+                work.template load<true>(row, slot, loaded);
+                work.template finish<true>(row, side, slot, loaded, sink);
+            } else {
+                work.elements(row, side, slot, sink);
+            }
             if (left % kRun == 0) flush();
         }
     }
+    if (SUMS == 0) return;
     flush();
     for (int half = height / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -318,6 +366,9 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     EXPORT_MAP(dtype, T, A, family, Op)          \
     EXPORT_THREADS(family##_rows_##dtype, kSmallBlock, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
 
+#define EXPORT_COLUMNS(dtype, T, A, family, Op) \
+    EXPORT(family##_columns_##dtype, Op<A>::COLUMNS_BLOCKS, Op<A>::Args, columns<Op<A>, T, A>(args))
+
 #define EXPORT_MAP_ROWS_COLUMNS(dtype, T, A, family, Op) \
     EXPORT_MAP_ROWS(dtype, T, A, family, Op)             \
-    EXPORT(family##_columns_##dtype, Op<A>::COLUMNS_BLOCKS, Op<A>::Args, columns<Op<A>, T, A>(args))
+    EXPORT_COLUMNS(dtype, T, A, family, Op)

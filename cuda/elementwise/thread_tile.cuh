@@ -8,9 +8,10 @@
 #include "elementwise/args.gen.cuh"
 
 enum class Kind {
-    Own,   // the kernel's dtype
-    Byte,  // int8 or uint8
-    Side,  // any dtype, constant along inner
+    Own,     // the kernel's dtype
+    Byte,    // int8 or uint8
+    Side,    // any dtype, constant along inner
+    Column,  // any dtype, a number for each column, of kernels along columns
 };
 
 constexpr int kRun = 16;  // additions of a running sum before it moves to the next level (blocked summation)
@@ -60,6 +61,7 @@ __device__ A total_of(const Op&, int, const typename Op::Common&, A sum, long)
 template <typename Op, typename T, typename A>
 struct Worker {
     static constexpr int IN = Op::IN, OUT = Op::OUT, FULL = Op::FULL, V = 16 / sizeof(T);
+    static constexpr int SIDES = Op::BY_COLUMN ? V : 1;  // numbers of each Side or Column input
     using Args = MapReduceArgs<IN, OUT>;
 
     const Args& args;
@@ -182,26 +184,42 @@ struct Worker {
         }
     }
 
-    // Side inputs: loaded as bits with the first loads of a row, converted later.
+    // Side and Column inputs: loaded as bits with the first loads of a row, converted later.
     struct Sides {
-        i64 bits[IN];
-        typename Op::Common common;
+        i64 bits[IN][SIDES];
+        typename Op::Common common[SIDES];
+
+        __device__ const typename Op::Common& of(int v) const { return common[Op::BY_COLUMN ? v : 0]; }
     };
 
-    __device__ void load_sides(const Row& row, Sides& side) const
+    // Of `count` columns, which are `step` elements apart.
+    __device__ void load_sides(const Row& row, Sides& side, int step = 0, int count = 1) const
     {
 #pragma unroll
-        for (int i = 0; i < IN; ++i)
-            if (Op::input(i) == Kind::Side) side.bits[i] = used(i) ? load_bits(row.in[i], args.in[i].dtype) : 0;
+        for (int i = 0; i < IN; ++i) {
+            if (!is_side(i)) continue;
+#pragma unroll
+            for (int v = 0; v < SIDES; ++v)
+                side.bits[i][v] =
+                    used(i) && v < count ? load_bits(row.in[i] + v * step * in_step(i, 0), args.in[i].dtype) : 0;
+        }
     }
 
     __device__ void convert_sides(Sides& side) const
     {
-        A value[IN];
 #pragma unroll
-        for (int i = 0; i < IN; ++i)
-            value[i] = Op::input(i) == Kind::Side ? from_bits<A>(side.bits[i], args.in[i].dtype) : A(0);
-        side.common = op.common(value);
+        for (int v = 0; v < SIDES; ++v) {
+            A value[IN];
+#pragma unroll
+            for (int i = 0; i < IN; ++i)
+                value[i] = is_side(i) ? from_bits<A>(side.bits[i][v], args.in[i].dtype) : A(0);
+            side.common[v] = op.common(value);
+        }
+    }
+
+    static __device__ constexpr bool is_side(int i)
+    {
+        return Op::input(i) == Kind::Side || Op::input(i) == Kind::Column;
     }
 
     // Element v. The sign bit of a signed byte was flipped, which adds 128 and needs no sign
@@ -231,7 +249,7 @@ struct Worker {
         for (int v = 0; v < V; ++v) {
             A in[IN];
             element(x, v, in);
-            shared[v] = op.shared(in, side.common);
+            shared[v] = op.shared(in, side.of(v));
         }
 #pragma unroll
         for (int o = 0; o < OUT; ++o) {
@@ -241,7 +259,7 @@ struct Worker {
             for (int v = 0; v < V; ++v) {
                 A in[IN];
                 element(x, v, in);
-                y[v] = op.output(o, in, side.common, shared[v]);
+                y[v] = op.output(o, in, side.of(v), shared[v]);
             }
             if (stored(o)) store<WHOLE>(o, row.out[o], at, y);
             if (!summed(o)) continue;

@@ -267,6 +267,7 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
             q = gated<GENERAL>(a[k], db[k]);
         }
         if (!GENERAL && !__all_sync(~0u, fabs(h) < A(INFINITY) && fabs(q) < A(INFINITY))) return false;
+        if (GENERAL) __syncwarp();  // all lanes have read the carry; the plain form has just met
         if (lane == 0) at_state(CARRY, from + n) = q;
 #pragma unroll
         for (int k = 0; k < P; ++k) {

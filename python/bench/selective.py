@@ -226,10 +226,12 @@ def check(v: Values, steps: Steps, dtype: str = "") -> tuple[float, float]:
     found |= {name: (gradients[name], value) for name, value in definition(truths).items()}
     errors = {name: float((x.detach().double() - truth).norm() / truth.norm()) for name, (x, truth) in found.items()}
     if dtype:
-        allowed = 2 * FORMATS[dtype].eps + growth(v.u.shape[-1]) * FORMATS[dtype].carried
+        sizes = definition(forward, is_size=True) | definition(truths, is_size=True)
+        allowed = 2 * FORMATS[dtype].eps + (20 + growth(v.u.shape[-1])) * FORMATS[dtype].carried
         for name, error in errors.items():
-            if not error <= allowed:
-                raise WrongResultError(f"{name} is {error:.3g} from its definition, allowed are {allowed:.3g}")
+            limit = allowed * float(sizes[name].norm() / found[name][1].norm())
+            if not error <= limit:
+                raise WrongResultError(f"{name} is {error:.3g} from its definition, allowed are {limit:.3g}")
     return errors.pop("y"), max(errors.values())
 
 

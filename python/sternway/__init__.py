@@ -10,9 +10,11 @@ Functions take arrays of any library that speaks DLPack; plans are for calls tha
 
 from . import (
     _dequantize,
+    _dequantize_backward,
     _embedding,
     _embedding_bag,
     _fake_quantize,
+    _fake_quantize_backward,
     _lerp,
     _library,
     _linear_recurrence,
@@ -27,9 +29,11 @@ from . import (
     errors,
 )
 from ._dequantize import *
+from ._dequantize_backward import *
 from ._embedding import *
 from ._embedding_bag import *
 from ._fake_quantize import *
+from ._fake_quantize_backward import *
 from ._lerp import *
 from ._library import *
 from ._linear_recurrence import *
@@ -48,9 +52,11 @@ from .errors import *
 __all__ = [
     "__version__",  # noqa: F405 - of __getattr__
     *_dequantize.__all__,
+    *_dequantize_backward.__all__,
     *_embedding.__all__,
     *_embedding_bag.__all__,
     *_fake_quantize.__all__,
+    *_fake_quantize_backward.__all__,
     *_lerp.__all__,
     *_library.__all__,
     *_linear_recurrence.__all__,

@@ -20,6 +20,16 @@ Layout = Literal["bhsd", "bshd", "thd"]
 Tie = Literal["last", "first"]
 
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "dequantize": {
+        "qdtype": get_args(QuantizedName),
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
+    },
+    "dequantize_backward": {
+        "qdtype": get_args(QuantizedName),
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
+    },
     "dequantize_per_token": {
         "qdtype": get_args(QuantizedName),
         "dtype": get_args(FloatName),
@@ -39,6 +49,14 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "mode": get_args(BagMode),
         "index_dtype": get_args(IndexName),
         "offset_dtype": get_args(IndexName),
+    },
+    "fake_quantize": {
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
+    },
+    "fake_quantize_backward": {
+        "dtype": get_args(FloatName),
+        "scale_dtype": get_args(FloatName),
     },
     "fake_quantize_per_token": {
         "dtype": get_args(FloatName),

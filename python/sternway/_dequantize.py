@@ -1,7 +1,4 @@
-"""Per-token dequantization and its gradient.
-
-A token is one index of the leading dimensions; its elements, along the last dimension, share a scale.
-"""
+"""Dequantization, with a scale for each token or for blocks of any shape, which ``_quantize`` defines."""
 
 from __future__ import annotations
 
@@ -13,27 +10,87 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._descriptor import Descriptor, normalized
-from ._quantize import ScaleT, gradient_rows, of_operands
+from ._quantize import of_operands, qdtype_of, require_blocks
 from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, QuantizedDType, ShapeT
 
 if TYPE_CHECKING:
     from numpy import dtype as numpy_dtype
     from numpy import ndarray
 
-    Outputs = DLPackArray | Sequence[DLPackArray | None] | None
-
 __all__ = [
-    "DequantizePerTokenBackwardDescriptor",
-    "DequantizePerTokenBackwardPlan",
+    "DequantizeDescriptor",
     "DequantizePerTokenDescriptor",
     "DequantizePerTokenPlan",
+    "DequantizePlan",
+    "dequantize",
     "dequantize_per_token",
-    "dequantize_per_token_backward",
 ]
 
 
 @dataclasses.dataclass(frozen=True)
 class BaseDequantizeDescriptor(Descriptor):
+    """The fields of DequantizeDescriptor and DequantizeBackwardDescriptor."""
+
+    shape: Sequence[int]
+    dtype: FloatDType
+    scale_shape: Sequence[int]
+    scale_dtype: FloatDType | None = None
+    qdtype: QuantizedDType = "int8"
+
+
+@dataclasses.dataclass(frozen=True)
+class DequantizeDescriptor(BaseDequantizeDescriptor):
+    """``y = (q - zero_point) * scale`` with numbers for blocks of any shape, the problem of :func:`dequantize`.
+
+    Args:
+        shape: the shape of q and y.
+        dtype: the dtype of y: float32, float64, float16 or bfloat16.
+        scale_shape: the shape of scale and zero_point: of the rank of ``shape``, each extent a divisor; or of rank 0.
+        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
+        qdtype: the dtype of q: int8 or uint8.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``DequantizePlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.DequantizeDescriptor((4, 64), "float32", scale_shape=(4, 2)).scale_shape  # groups of 32
+        (4, 2)
+    """
+
+    family: ClassVar[str] = "dequantize"
+
+
+class DequantizePlan(_plan.Plan[DequantizeDescriptor]):
+    """Plan of :func:`dequantize`. ``select`` makes it and ``run`` executes it.
+
+    Shapes and dtypes are of the descriptor: ``shape``, ``scale_shape``, ``dtype``, ``qdtype`` and ``scale_dtype``.
+
+    Operands:
+        q: input of ``shape``, the quantized values.
+        scale: input of ``scale_shape``.
+        zero_point: input of ``scale_shape``, int8, uint8, int32, int64 or floating; left out: 0.
+        y: output of ``shape``, ``(q - zero_point) * scale``.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.DequantizePlan.select(sw.DequantizeDescriptor((1, 4), "float32", scale_shape=(1, 2)))
+        >>> q, y = np.array([[1, -2, 3, 4]], np.int8), np.empty((1, 4), np.float32)
+        >>> plan.run(q=q, scale=np.array([[0.5, 2.0]], np.float32), y=y)
+        >>> y.tolist()
+        [[0.5, -1.0, 6.0, 8.0]]
+    """
+
+    descriptor_type = DequantizeDescriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class BasePerTokenDescriptor(Descriptor):
     """The fields of DequantizePerTokenDescriptor and DequantizePerTokenBackwardDescriptor."""
 
     shape: Sequence[int]
@@ -43,7 +100,7 @@ class BaseDequantizeDescriptor(Descriptor):
 
 
 @dataclasses.dataclass(frozen=True)
-class DequantizePerTokenDescriptor(BaseDequantizeDescriptor):
+class DequantizePerTokenDescriptor(BasePerTokenDescriptor):
     """``y = (q - zero_point[n]) * scale[n]`` for token n, the problem of :func:`dequantize_per_token`.
 
     Args:
@@ -93,84 +150,110 @@ class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
     descriptor_type = DequantizePerTokenDescriptor
 
 
-@dataclasses.dataclass(frozen=True)
-class DequantizePerTokenBackwardDescriptor(BaseDequantizeDescriptor):
-    """The backward of ``x = (q - zero_point[n]) * scale[n]``, the problem of :func:`dequantize_per_token_backward`.
+@functools.lru_cache(maxsize=1024, typed=True)
+def dequantize_plan(
+    shape: tuple[int, ...],
+    dtype: FloatDType,
+    scale_shape: tuple[int, ...] | None,
+    scale_dtype: FloatDType,
+    qdtype: QuantizedDType,
+    device: str,
+    dtype_of: str = "dtype",
+) -> DequantizePlan | DequantizePerTokenPlan:
+    """The plan of a problem, from a cache.
 
     Args:
-        shape: the shape [..., D] of dy, dx and q; the leading dimensions are the tokens.
-        dtype: the dtype of dy and dx: float32, float64, float16 or bfloat16.
-        qdtype: the dtype of q: int8 or uint8.
-        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
-
-    Raises:
-        InvalidProblemError: a field of another type. ``DequantizePerTokenBackwardPlan.select`` checks numbers and shapes.
-        UnsupportedError: a dtype or another name that its field does not take.
-        TypeError: a required field is missing.
-
-    Example:
-        >>> import sternway as sw
-        >>> sw.DequantizePerTokenBackwardDescriptor(shape=(2, 3), dtype="float32").qdtype
-        'int8'
+        scale_shape: None: a scale for each token.
+        dtype_of: the operand or option that dtype was read from.
     """
+    with of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_shape="scale", scale_dtype="scale"):
+        if scale_shape is None:
+            return DequantizePerTokenPlan.select(DequantizePerTokenDescriptor(shape, dtype, qdtype, scale_dtype), device)
+        require_blocks(DequantizeDescriptor.family, "q", shape, scale_shape)
+        return DequantizePlan.select(DequantizeDescriptor(shape, dtype, scale_shape, scale_dtype, qdtype), device)
 
-    family: ClassVar[str] = "dequantize_per_token_backward"
+
+def _dequantize(
+    op: str,
+    q: DLPackArray,
+    scale: DLPackArray,
+    zero_point: DLPackArray | None,
+    dtype: FloatDType | None,
+    qdtype: QuantizedDType | None,
+    out: DLPackArray | None,
+) -> DLPackArray:
+    """Both functions, which ``op`` tells apart."""
+    codes, scales = require_array(op, "q", q), require_array(op, "scale", scale)
+    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
+    element, dtype_of = (scales.dtype, "scale") if dtype is None else (normalized(op, "dtype", "dtype", dtype), "dtype")
+    blocks = None if op == DequantizePerTokenDescriptor.family else tuple(scales.shape)
+    problem = tuple(codes.shape), element, blocks, scales.dtype, qdtype_of(op, codes.dtype, qdtype), device_of(codes)
+    plan = dequantize_plan(*problem, dtype_of)
+    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", codes, plan.sku.element)], out)
+    plan.run(q=codes, scale=scales, zero_point=zero_point, **outputs)
+    return outputs["y"]
 
 
-class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):
-    """Plan of :func:`dequantize_per_token_backward`. ``select`` makes it and ``run`` executes it.
+@overload
+def dequantize(
+    q: ndarray[ShapeT, Any], scale: ndarray[Any, DTypeT], zero_point: DLPackArray | None = ..., dtype: None = ..., *,
+    qdtype: QuantizedDType | None = ..., out: None = ...,
+) -> ndarray[ShapeT, DTypeT]: ...  # fmt: skip
+@overload
+def dequantize(
+    q: ndarray[ShapeT, Any], scale: DLPackArray, zero_point: DLPackArray | None = ..., dtype: FloatDType | None = ..., *,
+    qdtype: QuantizedDType | None = ..., out: None = ...,
+) -> ndarray[ShapeT, numpy_dtype[Any]]: ...  # fmt: skip
+@overload
+def dequantize(
+    q: ArrayT, scale: DLPackArray, zero_point: DLPackArray | None = ..., dtype: FloatDType | None = ..., *,
+    qdtype: QuantizedDType | None = ..., out: None = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def dequantize(
+    q: DLPackArray, scale: DLPackArray, zero_point: DLPackArray | None = ..., dtype: FloatDType | None = ..., *,
+    qdtype: QuantizedDType | None = ..., out: ArrayT,
+) -> ArrayT: ...  # fmt: skip
+def dequantize(
+    q: DLPackArray,
+    scale: DLPackArray,
+    zero_point: DLPackArray | None = None,
+    dtype: FloatDType | None = None,
+    *,
+    qdtype: QuantizedDType | None = None,
+    out: DLPackArray | None = None,
+) -> DLPackArray:
+    """Dequantize with a scale for each block: ``y = (q - zero_point) * scale``.
 
-    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype``, ``qdtype`` and ``scale_dtype``. Per-token operands have
-    the shape [...] or [..., 1].
+    scale has q's rank and in each dimension an extent that divides q's, or rank 0. Element i of a dimension uses the number ``i
+    // (extent of q / extent of scale)``. For q [T, D]: per tensor [] or [1, 1], per token [T, 1], per channel [1, D], per group
+    of g elements [T, D / g], per block of 128 x 128 [T / 128, D / 128].
 
-    Operands:
-        dy: input [..., D], the upstream gradient.
-        scale: input [...].
-        q: input [..., D], the quantized values; needed for dscale.
-        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
-        dx: output [..., D], ``dy * scale[n]``.
-        dscale: output like scale, ``sum_d dy * (q - zero_point)``; may be left out.
-        dzero_point: output like a floating zero_point, ``-scale[n] * sum_d dy``; may be left out.
+    The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
+
+    Args:
+        q: the quantized values, int8 or uint8, of any shape.
+        scale: one number for each block, of the dtype of y or float32.
+        zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
+        dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
+        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+        out: an array to write into. None: a new array of q's library, in the memory layout of q.
+
+    Returns:
+        y, of q's shape.
 
     Raises:
-        Error: see ``select`` and ``run``.
+        InvalidProblemError: an extent of scale that does not divide q's; shapes, dtypes or devices that contradict each other.
+        UnsupportedError: a dtype or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
-        >>> descriptor = sw.DequantizePerTokenBackwardDescriptor(shape=(2, 3), dtype="float32")
-        >>> plan = sw.DequantizePerTokenBackwardPlan.select(descriptor)
-        >>> dy, scale, dx = np.ones((2, 3), np.float32), np.array([0.5, 2.0], np.float32), np.empty((2, 3), np.float32)
-        >>> plan.run(dy=dy, scale=scale, dx=dx)
-        >>> dx.tolist()
-        [[0.5, 0.5, 0.5], [2.0, 2.0, 2.0]]
+        >>> q, scale = np.array([[1, -2, 3, 4]], np.int8), np.array([[0.5, 2.0]], np.float32)  # groups of 2
+        >>> sw.dequantize(q, scale, np.array([[1, 0]], np.int8)).tolist()
+        [[0.0, -1.5, 6.0, 8.0]]
     """
-
-    descriptor_type = DequantizePerTokenBackwardDescriptor
-    _required = ("dx",)
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def dequantize_forward_plan(
-    shape: tuple[int, ...],
-    dtype: FloatDType,
-    qdtype: QuantizedDType,
-    scale_dtype: FloatDType,
-    device: str,
-    dtype_of: str = "dtype",
-) -> DequantizePerTokenPlan:
-    """The plan of a problem, from a cache. dtype_of: the operand or option that dtype was read from."""
-    with of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_dtype="scale"):
-        return DequantizePerTokenPlan.select(DequantizePerTokenDescriptor(shape, dtype, qdtype, scale_dtype), device)
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def dequantize_plan(
-    shape: tuple[int, ...], dtype: FloatDType, qdtype: QuantizedDType, scale_dtype: FloatDType, device: str
-) -> DequantizePerTokenBackwardPlan:
-    """The plan of a problem, from a cache."""
-    with of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
-        descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
-        return DequantizePerTokenBackwardPlan.select(descriptor, device)
+    return _dequantize(DequantizeDescriptor.family, q, scale, zero_point, dtype, qdtype, out)
 
 
 @overload
@@ -242,74 +325,4 @@ def dequantize_per_token(
         >>> sw.dequantize_per_token(q, scale, np.array([1, 0], np.int8)).tolist()
         [[0.0, -1.5], [6.0, 8.0]]
     """
-    op = "dequantize_per_token"
-    codes, scales = require_array(op, "q", q), require_array(op, "scale", scale)
-    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    if dtype is None:
-        plan = dequantize_forward_plan(tuple(codes.shape), scales.dtype, codes.dtype, scales.dtype, device_of(codes), "scale")
-    else:
-        element = normalized(op, "dtype", "dtype", dtype)
-        plan = dequantize_forward_plan(tuple(codes.shape), element, codes.dtype, scales.dtype, device_of(codes))
-    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", codes, plan.sku.element)], out)
-    plan.run(q=codes, scale=scales, zero_point=zero_point, **outputs)
-    return outputs["y"]
-
-
-@overload
-def dequantize_per_token_backward(
-    dy: ArrayT, scale: DLPackArray, *, q: None = ..., zero_point: DLPackArray | None = ..., out: Outputs = ...
-) -> ArrayT: ...
-@overload
-def dequantize_per_token_backward(
-    dy: ArrayT, scale: ScaleT, *, q: DLPackArray, zero_point: None = ..., out: Outputs = ...
-) -> tuple[ArrayT, ScaleT]: ...
-@overload
-def dequantize_per_token_backward(
-    dy: ArrayT, scale: DLPackArray, *, q: DLPackArray, zero_point: DLPackArray, out: Outputs = ...
-) -> tuple[ArrayT, ...]: ...
-def dequantize_per_token_backward(
-    dy: DLPackArray,
-    scale: DLPackArray,
-    *,
-    q: DLPackArray | None = None,
-    zero_point: DLPackArray | None = None,
-    out: DLPackArray | Sequence[DLPackArray | None] | None = None,
-) -> DLPackArray | tuple[DLPackArray, ...]:
-    """Gradients of ``x = (q - zero_point[n]) * scale[n]`` for token n.
-
-    ``dx = dy * scale[n]`` is the gradient with respect to q in floating point. ``dscale[n] = sum_d dy * (q - zero_point[n])``
-    and ``dzero_point[n] = -scale[n] * sum_d dy`` are summed in a fixed order, in the same pass over dy.
-
-    Args:
-        dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
-        scale: [...] or [..., 1], of dy's dtype or float32.
-        q: the quantized values [..., D], int8 or uint8. If given, the per-token gradients are computed too.
-        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q. None: new arrays of dy's library.
-
-    Returns:
-        dx; with q, the tuple (dx, dscale), or (dx, dscale, dzero_point) if zero_point is floating. Each gradient has the shape
-        and dtype of its input; dx has the shape and dtype of dy.
-
-    Raises:
-        InvalidProblemError: shapes, dtypes or devices that contradict each other.
-        UnsupportedError: a dtype or device without a kernel.
-        TypeError: an operand that is no array.
-
-    Example:
-        >>> import numpy as np, sternway as sw
-        >>> dy, q = np.ones((2, 3), np.float32), np.array([[1, 2, 3], [4, 5, 6]], np.int8)
-        >>> dx, dscale = sw.dequantize_per_token_backward(dy, np.array([0.5, 2.0], np.float32), q=q)
-        >>> dx[:, 0], dscale
-        (array([0.5, 2. ], dtype=float32), array([ 6., 15.], dtype=float32))
-    """
-    op = "dequantize_per_token_backward"
-    grad, scales = require_array(op, "dy", dy), require_array(op, "scale", scale)
-    codes, zeros = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
-    plan = dequantize_plan(
-        tuple(grad.shape), grad.dtype, "int8" if codes is None else codes.dtype, scales.dtype, device_of(grad)
-    )
-    rows = gradient_rows(grad, None if codes is None else scales, zeros)
-    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, grad, rows, out)
-    plan.run(dy=grad, scale=scales, q=codes, zero_point=zeros, **outputs)
-    return outputs["dx"] if codes is None else tuple(outputs.values())
+    return _dequantize(DequantizePerTokenDescriptor.family, q, scale, zero_point, dtype, None, out)

@@ -1,19 +1,59 @@
-"""Parts that per-token dequantization and fake quantization share: names in errors, and the outputs of their backwards."""
+"""Parts that dequantization and fake quantization share: the blocks of a scale, names in errors, outputs of backwards.
+
+A block is the elements that share a number of the scale. The scale has the rank of x and in each dimension an extent that
+divides that of x, or rank 0; element i of a dimension has the number i // (extent of x / extent of the scale). A scale for each
+token, which is one index of the leading dimensions, is that of extent 1 in the last dimension, which may be left out.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TypeVar, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, get_args
 
 from . import errors
 from ._arrays import Array, dtype_name
-from ._types import DLPackArray, FloatName
+from ._descriptor import normalized
+from ._types import DLPackArray, FloatName, QuantizedDType
 
 ScaleT = TypeVar("ScaleT", bound=DLPackArray)
 ZeroPointT = TypeVar("ZeroPointT", bound=DLPackArray)
 
 _FLOATS = get_args(FloatName)
+
+
+def divides(extent: int, whole: int) -> bool:
+    """Whether an extent of a scale divides the one of x. 0 divides 0."""
+    return whole % extent == 0 if extent else whole == 0
+
+
+def is_blocks(shape: Sequence[int], scale: Sequence[int]) -> bool:
+    """Whether a scale of a shape has a number for each block of a tensor of a shape."""
+    if len(scale) == 0:
+        return True
+    return len(scale) == len(shape) and all(divides(e, n) for e, n in zip(scale, shape, strict=True))
+
+
+def require_blocks(op: str, operand: str, shape: Sequence[int], scale: Sequence[int]) -> None:
+    """Raise InvalidProblemError for the shape of a scale that :func:`is_blocks` denies.
+
+    operand: the name of the tensor of that shape.
+    """
+    if is_blocks(shape, scale):
+        return
+    if len(scale) != len(shape):
+        wanted = f"of rank {len(shape)}, as {operand}, or of rank 0"
+    else:
+        wanted = f"of extents that divide those of {operand} ({list(shape)})"
+    raise errors.make("invalid_problem", op, "scale", wanted, str(list(scale)))
+
+
+def extents_of(shape: Sequence[int], value: Sequence[int]) -> tuple[int, ...]:
+    """The extents of a scale or zero point in each dimension of a tensor of a shape.
+
+    value: the shape of the scale or zero point, of which extents of 1 at the end may be left out.
+    """
+    return (*value, *[1] * (len(shape) - len(value)))[: len(shape)]
 
 
 @contextlib.contextmanager
@@ -27,8 +67,25 @@ def of_operands(**operands: str) -> Iterator[None]:
         raise errors.renamed(error, error.op, {error.operand: operands[error.operand]}) from None
 
 
+def qdtype_of(op: str, q: Any, qdtype: QuantizedDType | None) -> Any:
+    """The dtype of quantized values, which an option may state.
+
+    Args:
+        q: the dtype of the array that has them.
+        qdtype: the option; None: the dtype of the array.
+
+    Raises:
+        InvalidProblemError: the array has none of this dtype.
+    """
+    if qdtype is not None:
+        stated, name = normalized(op, "qdtype", "dtype", qdtype), dtype_name(q)
+        if stated != name:
+            raise errors.make("invalid_problem", op, "qdtype", f"{name}, the dtype of q", errors.shown(stated))
+    return q
+
+
 def gradient_rows(dy: Array, scale: Array | None, zero_point: Array | None) -> list[tuple[str, Array, None]]:
-    """The names of the gradients, each with the array whose shape and dtype it has. Per-token gradients need a scale."""
+    """The names of the gradients, each with the array whose shape and dtype it has. Sums over blocks need a scale."""
     rows = [("dx", dy, None)]
     if scale is not None:
         rows.append(("dscale", scale, None))

@@ -91,6 +91,11 @@ def fake_quantized(x: Any, scale: Any, zero_point: Any) -> Any:
     return (jnp.where(shifted < -8, -8, jnp.where(shifted > 7, 7, shifted)) - offset) * scale[..., None]
 
 
+def of_elements(value: Any) -> Any:
+    """The numbers of blocks of 2 x 2."""
+    return value[:, jnp.arange(4) // 2][:, :, jnp.arange(6) // 2]
+
+
 def pooled(indices: Any, weight: Any, samples: Any, offsets: list[int], mode: str, padding: int | None) -> Any:
     rows, indices = [], np.asarray(indices)
     for begin, end in itertools.pairwise(offsets):
@@ -187,6 +192,28 @@ def quantizations() -> Iterator[JaxCase]:
             "zero_point": random.integers(-2, 3, (2, 3)).astype(np.int8),
         },
         lambda x, scale, zero_point: sj.fake_quantize_per_token(x, scale, zero_point, quant_min=-8, quant_max=7),
+        fake_quantized,
+        ("x", "scale"),
+    )  # fmt: skip
+
+
+def quantizations_by_blocks() -> Iterator[JaxCase]:
+    yield JaxCase(
+        "dequantize by blocks",
+        lambda random: {
+            "q": random.integers(-128, 128, (2, 4, 6)).astype(np.int8), "scale": random.uniform(0.5, 2, (1, 2, 3)),
+            "zero_point": random.normal(size=(1, 2, 3)),
+        },
+        lambda q, scale, zero_point: sj.dequantize(q, scale, zero_point),
+        lambda q, scale, zero_point: (q - of_elements(zero_point)) * of_elements(scale),
+        ("scale", "zero_point"),
+    )  # fmt: skip
+    yield JaxCase(
+        "fake quantize per tensor",
+        lambda random: {
+            "x": random.normal(size=(2, 3, 8)) * 4, "scale": random.uniform(0.25, 1), "zero_point": random.integers(-2, 3),
+        },
+        lambda x, scale, zero_point: sj.fake_quantize(x, scale, zero_point, quant_min=-8, quant_max=7),
         fake_quantized,
         ("x", "scale"),
     )  # fmt: skip
@@ -314,4 +341,6 @@ def embeddings() -> Iterator[JaxCase]:
     )  # fmt: skip
 
 
-CASES = (*scans(), *ropes(), *quantizations(), *lerps(), *recurrences(), *selective_scans(), *embeddings())
+CASES = (
+    *scans(), *ropes(), *quantizations(), *quantizations_by_blocks(), *lerps(), *recurrences(), *selective_scans(), *embeddings(),
+)  # fmt: skip

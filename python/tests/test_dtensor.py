@@ -127,6 +127,21 @@ CASES: dict[str, Case] = {
         lambda: [random(5, 3, 7), positive(5, 3, 1), random(5, 3)],
         WITH_ZERO_POINT,
     ),
+    "fake_quantize per tensor": Case(
+        lambda x, s, z: st.fake_quantize(x, s, z, quant_min=-2, quant_max=3),
+        lambda: [random(5, 3, 7), positive(), random()],
+        [((S0, R, R), S0), ((S2, R, R), S2), ((R, R, R), R)],
+    ),
+    "fake_quantize per channel": Case(
+        lambda x, s, z: st.fake_quantize(x, s, z, quant_min=-2, quant_max=3),
+        lambda: [random(5, 3, 7), positive(1, 1, 7), random(1, 1, 7)],
+        [((S0, R, R), S0), ((S2, S2, S2), S2), ((S2, R, R), S2)],
+    ),
+    "dequantize by groups": Case(  # four, which two and four ranks share evenly
+        st.dequantize,
+        lambda: [levels(5, 3, 8), positive(5, 3, 4), random(5, 3, 4)],
+        [((S0, S0, S0), S0), ((S2, S2, R), S2), ((R, R, R), R)],
+    ),
     "rope": Case(st.rope, lambda: [random(5, 3, 7, 4)], [((S0,), S0), ((S1,), S1), ((R,), R), ((SUM,), SUM)]),
     "rope with positions": Case(
         lambda x, p: st.rope(x, p, pairing="half", layout="bshd"),
@@ -328,6 +343,8 @@ SECOND = {
     "lerp": ("lerp with broadcast", 0),
     "dequantize_per_token": ("dequantize_per_token with zero points", 0),
     "fake_quantize_per_token": ("fake_quantize_per_token with zero points", 0),
+    "fake_quantize per tensor": ("fake_quantize per tensor", 1),
+    "dequantize by groups": ("dequantize by groups", 1),
     "rope": ("rope with positions", 1),
     "embedding": ("embedding", 0),
 }
@@ -401,6 +418,10 @@ REFUSALS: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]], Se
     "a scale without its tokens": (
         st.dequantize_per_token, lambda: [levels(5, 3, 7), positive(5, 3)], [S2, S0],
         r"^sternway\.torch\.dequantize_per_token: scale must be .*scale\.redistribute",
+    ),
+    "groups that ranks cannot share evenly": (
+        st.dequantize, lambda: [levels(5, 3, 9), positive(5, 3, 3)], [S2, R],
+        r"^sternway\.torch\.dequantize: q must be placed as .*Shard\(dim=1\), got Shard\(dim=2\).*q\.redistribute",
     ),
     "tokens without positions": (
         st.rope, lambda: [random(5, 3, 7, 4)], [S2],

@@ -399,7 +399,7 @@ def test_the_formula_is_the_operator_at_a_scale_of_zero(device: str) -> None:
 
     x = torch.tensor([[0.0, -0.0, 1.0, -1.0, math.inf, -math.inf]] * 3, device=device)
     scale, z = torch.tensor([0.0, -0.0, 0.5], device=device), torch.tensor([2.0, -3.0, 0.0], device=device)
-    ours = torch.ops.sternway.fake_quantize_per_token_backward(torch.ones_like(x), x, scale, z, -8, 7)
+    ours = torch.ops.sternway.fake_quantize_backward(torch.ones_like(x), x, scale, z, -8, 7)
     for a, b in zip(ours, _formula(torch.ones_like(x), x, scale, z, -8, 7), strict=True):
         torch.testing.assert_close(a, b)
 
@@ -499,6 +499,6 @@ def test_a_module_exported_without_gradients_is_torchs_own_operations(device: st
 
 def test_the_operator_of_the_forward(device: str) -> None:
     x, scale = torch.randn(5, 3, device=device).T.requires_grad_(), torch.rand(3, device=device).add(0.1).requires_grad_()
-    torch.library.opcheck(torch.ops.sternway.fake_quantize_per_token.default, (x, scale, None, -8, 7))
-    rows = torch.func.vmap(lambda x: torch.ops.sternway.fake_quantize_per_token(x, scale, None, -8, 7))(x.expand(2, 3, 5))
+    torch.library.opcheck(torch.ops.sternway.fake_quantize.default, (x, scale, None, -8, 7))
+    rows = torch.func.vmap(lambda x: torch.ops.sternway.fake_quantize(x, scale, None, -8, 7))(x.expand(2, 3, 5))
     assert torch.equal(rows[1], st.fake_quantize_per_token(x, scale, **BOUNDS))

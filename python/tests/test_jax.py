@@ -122,7 +122,7 @@ def test_vmap_of_vmap_and_gradient_of_a_shared_operand() -> None:
     np.testing.assert_allclose(jax.grad(total)(given["weight"]), want)
 
 
-@pytest.mark.parametrize("case", [case for case in OF_EACH_KIND if case.name != "fake quantize"], ids=repr)
+@pytest.mark.parametrize("case", [case for case in OF_EACH_KIND if not case.name.startswith("fake quantize")], ids=repr)
 def test_second_derivatives(case: JaxCase, x64: None) -> None:
     """The gradient of a function of the gradient."""
     given = operands_of(case, "float64")
@@ -313,6 +313,18 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "scale": (
         lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(3), quant_min=0, quant_max=1), sw.InvalidProblemError,
         r"sternway\.jax\.fake_quantize_per_token: scale must be of shape \[2\] or \[2, 1\], got \[3\]",
+    ),
+    "scale of blocks": (
+        lambda: sj.dequantize(INT, jnp.ones((1, 2))), sw.InvalidProblemError,
+        r"^sternway\.jax\.dequantize: scale must be of extents that divide those of q \(\[2, 3\]\), got \[1, 2\]",
+    ),
+    "zero point of blocks": (
+        lambda: sj.fake_quantize(FLOAT, jnp.ones((1, 3)), jnp.ones((2, 3)), quant_min=0, quant_max=1), sw.InvalidProblemError,
+        r"^sternway\.jax\.fake_quantize: zero_point must be of shape \[1, 3\], as scale, got \[2, 3\]",
+    ),
+    "dtype that is stated": (
+        lambda: sj.dequantize(INT.astype(jnp.int8), jnp.ones(()), qdtype="uint8"), sw.InvalidProblemError,
+        r"^sternway\.jax\.dequantize: qdtype must be int8, the dtype of q, got uint8",
     ),
     "bounds": (
         lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(2), quant_min=1, quant_max=0), sw.InvalidProblemError, "quant_m",

@@ -12,7 +12,7 @@ import pytest
 import torch
 from families import Family, make
 from families.dequantize import DEQUANTIZE
-from families.fake_quantize import FAKE_QUANTIZE
+from families.fake_quantize import FAKE_QUANTIZE, FAKE_QUANTIZE_BLOCKS
 from families.lerp import LERP
 from support import F32, one_sentence
 
@@ -65,6 +65,8 @@ DESCRIPTORS = (
     Wrong("empty range", FAKE_QUANTIZE, {"quant_min": 8, "quant_max": 7}, INVALID, ("quant_min", "8", "7")),
     Wrong("huge bound", FAKE_QUANTIZE, {"quant_max": 2**70}, EITHER, ("quant_max",)),
     Wrong("fractional bound", FAKE_QUANTIZE, {"quant_max": 7.5}, (INVALID, TypeError), ("quant_max",)),
+    Wrong("a scale that divides nothing", FAKE_QUANTIZE_BLOCKS, {"scale_shape": (4, 4)}, INVALID, ("[4, 6]", "[4, 4]")),
+    Wrong("a scale of rank 1", FAKE_QUANTIZE_BLOCKS, {"scale_shape": (4,)}, INVALID, ("rank 2", "[4]")),
     Wrong("rank 9 of tokens", FAKE_QUANTIZE, {"shape": (2,) * 9}, UNSUPPORTED, ("9",)),
 )
 
@@ -82,7 +84,9 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "LerpBackward": {"shape": (2, 3), "dtype": "float32"},
     "LinearRecurrence": {"shape": (2, 3), "dtype": "float32"},
     "Rope": {"batch_size": 1, "num_heads": 1, "seq_len": 2, "head_dim": 2, "dtype": "float32"},
+    "Dequantize": {"shape": (2, 3), "dtype": "float32", "scale_shape": (2, 1)},
     "DequantizePerToken": {"shape": (2, 3), "dtype": "float32"},
+    "FakeQuantize": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1, "scale_shape": (2, 1)},
     "FakeQuantizePerToken": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1},
     "EmbeddingBagBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
     "EmbeddingBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_indices": 4, "dtype": "float32"},

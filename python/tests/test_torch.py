@@ -178,7 +178,7 @@ def test_the_fake_of_dequantize_lays_out_as_it_does(device: str) -> None:
     scale, zero_point = (torch.rand(3, 2, device=device).T for _ in range(2))
     q = torch.ones(2, 3, 5, dtype=torch.int8, device=device)
     arguments = torch.randn(2, 3, 5, device=device), scale, q, zero_point
-    torch.library.opcheck(torch.ops.sternway.dequantize_per_token_backward.default, arguments)
+    torch.library.opcheck(torch.ops.sternway.dequantize_backward.default, arguments)
 
 
 @pytest.mark.parametrize("needed", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 0, 0)], ids=str)

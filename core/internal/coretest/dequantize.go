@@ -18,6 +18,33 @@ func init() {
 		samples: []elementwise.DequantizePerToken{{Shape: shape, QDType: tensor.Int8, ScaleDType: single}},
 		define:  func(elementwise.DequantizePerToken, func(int) bool) *definition { return dequantizeForwardDefinition() },
 	})
+	add(operation[elementwise.Dequantize]{
+		samples: []elementwise.Dequantize{
+			{Shape: shape, ScaleShape: []int64{1, 6}, QDType: tensor.Int8, ScaleDType: single},
+			{Shape: shape, ScaleShape: []int64{2, 3}, QDType: tensor.Uint8},
+			{Shape: shape, ScaleShape: []int64{}, QDType: tensor.Int8},
+		},
+		define: func(elementwise.Dequantize, func(int) bool) *definition { return dequantizeForwardDefinition() },
+		kernels: map[string]problemOf[elementwise.Dequantize]{
+			"dequantize_per_channel": func(testing.TB, [4]float64) elementwise.Dequantize { return elementwise.Dequantize{} },
+		},
+	})
+	add(operation[elementwise.DequantizeBackward]{
+		samples: []elementwise.DequantizeBackward{
+			{Shape: shape, ScaleShape: []int64{1, 6}, QDType: tensor.Int8, ScaleDType: single},
+			{Shape: shape, ScaleShape: []int64{2, 3}, QDType: tensor.Uint8},
+			{Shape: shape, ScaleShape: shape, QDType: tensor.Int8},
+		},
+		define: func(elementwise.DequantizeBackward, func(int) bool) *definition { return dequantizeDefinition() },
+		kernels: map[string]problemOf[elementwise.DequantizeBackward]{
+			"dequantize_per_channel_backward": func(testing.TB, [4]float64) elementwise.DequantizeBackward {
+				return elementwise.DequantizeBackward{}
+			},
+		},
+		differences: []difference{
+			{"dequantize by block", dequantizeDefinition(), [4][]int64{data, {1, 3, 2}, data, {1, 3, 2}}, [4]draw{normal, positive, whole, normal}},
+		},
+	})
 	add(operation[elementwise.DequantizePerTokenBackward]{
 		samples: []elementwise.DequantizePerTokenBackward{
 			{Shape: []int64{4, 1}, QDType: tensor.Uint8},
@@ -43,9 +70,44 @@ func init() {
 			},
 		},
 	})
+	add(operation[elementwise.FakeQuantize]{
+		samples: []elementwise.FakeQuantize{
+			{Shape: shape, ScaleShape: []int64{1, 6}, QuantMin: -8, QuantMax: 7, ScaleDType: single},
+			{Shape: shape, ScaleShape: []int64{4, 2}, QuantMin: -8, QuantMax: 7},
+			{Shape: shape, ScaleShape: []int64{}, QuantMax: 15},
+		},
+		values: fakeQuantizeValues,
+		define: func(d elementwise.FakeQuantize, isFloating func(int) bool) *definition {
+			return fakeQuantizeForwardDefinition(float64(d.QuantMin), float64(d.QuantMax), isFloating(2))
+		},
+		kernels: map[string]problemOf[elementwise.FakeQuantize]{
+			"fake_quantize_per_channel": func(_ testing.TB, scalar [4]float64) elementwise.FakeQuantize {
+				return elementwise.FakeQuantize{QuantMin: int64(scalar[0]), QuantMax: int64(scalar[1])}
+			},
+		},
+	})
 	// The bounds lie between two levels: the forward has a kink where a level lies on a bound.
 	middle := func(r *rand.Rand) float64 { return 0.3 + 0.1*r.Float64() + float64(r.IntN(60)-30) }
 	learned, symmetric := fakeQuantizeDefinition(-8.5, 7.5, true), fakeQuantizeDefinition(-8.5, 7.5, false)
+	add(operation[elementwise.FakeQuantizeBackward]{
+		samples: []elementwise.FakeQuantizeBackward{
+			{Shape: shape, ScaleShape: []int64{2, 6}, QuantMin: -8, QuantMax: 7, ScaleDType: single},
+			{Shape: shape, ScaleShape: []int64{4, 3}, QuantMin: -8, QuantMax: 7},
+			{Shape: shape, ScaleShape: shape, QuantMax: 15},
+		},
+		values: fakeQuantizeValues,
+		define: func(d elementwise.FakeQuantizeBackward, isFloating func(int) bool) *definition {
+			return fakeQuantizeDefinition(float64(d.QuantMin), float64(d.QuantMax), isFloating(3))
+		},
+		kernels: map[string]problemOf[elementwise.FakeQuantizeBackward]{
+			"fake_quantize_per_channel_backward": func(_ testing.TB, scalar [4]float64) elementwise.FakeQuantizeBackward {
+				return elementwise.FakeQuantizeBackward{QuantMin: int64(scalar[0]), QuantMax: int64(scalar[1])}
+			},
+		},
+		differences: []difference{
+			{"fake quantize by block", learned, [4][]int64{data, data, {2, 1, 2}, {2, 1, 2}}, [4]draw{normal, middle, positive, normal}},
+		},
+	})
 	add(operation[elementwise.FakeQuantizePerTokenBackward]{
 		samples: []elementwise.FakeQuantizePerTokenBackward{
 			{Shape: []int64{4, 1}, QuantMax: 15},

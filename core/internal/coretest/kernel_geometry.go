@@ -59,8 +59,13 @@ func (m *kernelModel) requireGeometry() {
 	switch m.kernel {
 	case "map":
 		holds(kept == dims, "a map keeps every dimension")
+		rows := block / lanes // of a CTA
+		if m.word("isShort") != 0 {
+			unroll, rows = 1, rows*elementwise.ShortRows
+			holds(tiles == 1 && m.word("wide") != 0, "a vector of each short row")
+		}
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
-		holds(grid == tiles*num.CeilDiv(keptSize, block/lanes), "a tile of every band of rows")
+		holds(grid == tiles*num.CeilDiv(keptSize, rows), "a tile of every band of rows")
 	case "rows":
 		group, chunk := m.word("group"), m.word("chunk")
 		holds(lanes <= group && group <= block && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
@@ -79,8 +84,10 @@ func (m *kernelModel) requireGeometry() {
 
 // sideInputs are the inputs with one number for each token, of any dtype, by family.
 var sideInputs = map[string][]int{
-	elementwise.Dequantize.Name: {1, 3}, elementwise.FakeQuantize.Name: {2, 3},
-	elementwise.DequantizeForward.Name: {1, 2}, elementwise.FakeQuantizeForward.Name: {1, 2},
+	"dequantize_per_token": {1, 2}, "dequantize_per_channel": {1, 2},
+	"fake_quantize_per_token": {1, 2}, "fake_quantize_per_channel": {1, 2},
+	"dequantize_per_token_backward": {1, 3}, "dequantize_per_channel_backward": {1, 3},
+	"fake_quantize_per_token_backward": {2, 3}, "fake_quantize_per_channel_backward": {2, 3},
 }
 
 // requireOperands checks the bits of uses and wide against the operands. Operands of a side dtype,

@@ -48,20 +48,25 @@ func (s *sumOf) value() float64 {
 	return s.kept + s.lost
 }
 
-// along are the strides of a row-major operand under a shape that it broadcasts to, 0 where it
-// repeats.
-func (d *definition) along(operand int, shape, operandShape []int64) []int64 {
-	if slices.Contains(d.perToken, operand) && len(operandShape) < len(shape) {
+// along are the extents of a shape and the strides of a row-major operand along them, 0 where it
+// repeats. A dimension of the shape that an extent of the operand divides is two.
+func (d *definition) along(operand int, shape, operandShape []int64) (extents, strides []int64) {
+	if slices.Contains(d.perToken, operand) && len(operandShape) == len(shape)-1 {
 		operandShape = append(slices.Clone(operandShape), 1)
 	}
-	own, strides := tensor.Compact(operandShape), make([]int64, len(shape))
-	lead := len(shape) - len(operandShape)
-	for i := range operandShape {
-		if operandShape[i] != 1 {
-			strides[lead+i] = own[i]
+	own, lead := tensor.Compact(operandShape), len(shape)-len(operandShape)
+	for i, n := range shape {
+		switch {
+		case i < lead || operandShape[i-lead] == 1:
+			extents, strides = append(extents, n), append(strides, 0)
+		case operandShape[i-lead] == n:
+			extents, strides = append(extents, n), append(strides, own[i-lead])
+		default:
+			blocks := operandShape[i-lead]
+			extents, strides = append(extents, blocks, n/blocks), append(strides, own[i-lead], 0)
 		}
 	}
-	return strides
+	return extents, strides
 }
 
 // offsets lists, for every index of a shape in row-major order, where each operand has its element.
@@ -69,7 +74,8 @@ func (d *definition) offsets(shape []int64, operands [][]int64) [][]int64 {
 	list := make([][]int64, len(operands))
 	for i, operandShape := range operands {
 		if operandShape != nil {
-			odometer(shape, d.along(i, shape, operandShape), func(at int64) { list[i] = append(list[i], at) })
+			extents, strides := d.along(i, shape, operandShape)
+			odometer(extents, strides, func(at int64) { list[i] = append(list[i], at) })
 		}
 	}
 	return list

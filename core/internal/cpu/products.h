@@ -167,6 +167,7 @@ TARGET static void FOR(products)(const sw_products *p) {
         STRETCH_OF(FACTOR_DENSE, FACTOR_DENSE)
         STRETCH_OF(FACTOR_I8, FACTOR_NUMBER)
         STRETCH_OF(FACTOR_U8, FACTOR_NUMBER)
+        default: __builtin_trap();
         }
 #undef STRETCH_OF
         if (q->sums && !p->columns && (i + n == run || (i + n) % FOR(PIECE) == 0))

@@ -26,7 +26,7 @@ func elementTuning() string {
 					numbers = append(numbers, fmt.Sprintf("%s_UNROLL = %d", unroll.kernel, unroll.vectors))
 				}
 			}
-			fmt.Fprintf(&b, "\nstruct %sTuning {\n    static constexpr int %s;\n};\n", camel(set.Name), strings.Join(numbers, ", "))
+			fmt.Fprintf(&b, "\nstruct %sTuning {\n    static constexpr int %s;\n    static constexpr bool BY_COLUMN = %t;\n};\n", camel(set.Name), strings.Join(numbers, ", "), op.IsByColumn())
 		}
 	}
 	return b.String()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,18 +48,35 @@ def roundings(n: int) -> float:
     return 4 + math.log2(max(n, 1))
 
 
+def blocks(shape: Sequence[int], extents: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
+    """A shape whose dimensions are two each where an extent divides them: blocks and their elements. And the latter dimensions.
+
+    extents: of each dimension, a divisor; at the end they may be left out where they are 1.
+    """
+    split: list[int] = []
+    within: list[int] = []
+    for n, extent in zip(shape, (*extents, *[1] * (len(shape) - len(extents))), strict=True):
+        split.append(extent)
+        if extent != n:
+            within.append(len(split))
+            split.append(n // extent)
+    return split, tuple(within)
+
+
 def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
-    """The sum over the dimensions that `like` is broadcast along.
+    """The sum over the dimensions that `like` is broadcast along, and over blocks where its extents are other divisors.
 
     Its roundings scale with the 2-norm of the terms, or of `size`, and not with the sum, since terms may cancel.
     """
     lead = terms.ndim - like.ndim
-    dims = tuple(d for d, n in enumerate(terms.shape) if d < lead or (like.shape[d - lead] == 1 and n != 1))
+    split, dims = blocks(terms.shape, (*[1] * lead, *like.shape))
     size = abs(terms) if size is None else size
+    shape = tuple(like.shape)
     if not dims:
-        return Truth(terms, size, roundings(1))
-    shape, count = tuple(like.shape), math.prod(terms.shape[d] for d in dims)
-    return Truth(terms.sum(dims).reshape(shape), ((size * size).sum(dims) ** 0.5).reshape(shape), roundings(count))
+        return Truth(terms.reshape(shape), size.reshape(shape), roundings(1))
+    total = terms.reshape(split).sum(dims).reshape(shape)
+    norm = (size * size).reshape(split).sum(dims).reshape(shape) ** 0.5
+    return Truth(total, norm, roundings(math.prod(split[d] for d in dims)))
 
 
 @dataclass(frozen=True)

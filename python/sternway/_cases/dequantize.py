@@ -1,4 +1,4 @@
-"""Per-token dequantization and fake quantization, forward and backward; a token is an index of the leading dims.
+"""Dequantization and fake quantization, forward and backward: definitions for blocks of any shape, and cases of tokens.
 
 x = (q - z) s:  dx = dy s,  ds = sum dy (q - z),  dz = -s sum dy.
 q = clamp(round(x / s) + z), y = (q - z) s, dx = dy inside the bounds and 0 outside:  ds = sum dy ((q - z) - x / s) inside,
@@ -7,42 +7,57 @@ dy (q - z) outside,  dz = sum -s dy outside.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from .._dequantize import (
-    DequantizePerTokenBackwardDescriptor,
-    DequantizePerTokenBackwardPlan,
-    DequantizePerTokenDescriptor,
-    DequantizePerTokenPlan,
-)
-from .._fake_quantize import (
-    FakeQuantizePerTokenBackwardDescriptor,
-    FakeQuantizePerTokenBackwardPlan,
-    FakeQuantizePerTokenDescriptor,
-    FakeQuantizePerTokenPlan,
-)
-from .case import Case, Output, Shape, Truth, Values, library, summed
+from .._arrays import Array
+from .._dequantize import DequantizePerTokenDescriptor, DequantizePerTokenPlan
+from .._dequantize_backward import DequantizePerTokenBackwardDescriptor, DequantizePerTokenBackwardPlan
+from .._fake_quantize import FakeQuantizePerTokenDescriptor, FakeQuantizePerTokenPlan
+from .._fake_quantize_backward import FakeQuantizePerTokenBackwardDescriptor, FakeQuantizePerTokenBackwardPlan
+from .case import Case, Output, Shape, Truth, Values, blocks, library, numbers, summed
 from .source import Source
 
 QUANT_MIN, QUANT_MAX = -4, 3
 LEAST = 2.0**-1074
 """The smallest float64."""
 
+
+def of_elements(value: Any, x: Array) -> Any:
+    """The number of each element of x, where value has one for each block: that of element i is i // (extent of x / extent).
+
+    Where its extents are 1 or those of x it is broadcast.
+    """
+    if not hasattr(value, "shape"):
+        return value
+    value = value.reshape((1,) * x.ndim) if not value.ndim else value
+    for d, (extent, n) in enumerate(zip(value.shape, x.shape, strict=True)):
+        if extent not in (1, n):
+            value = value[(slice(None),) * d + (numbers(value, n) // max(n // extent, 1),)]
+    return value
+
+
+def per_token(shape: Shape) -> Shape:
+    """The shape of a scale for each token."""
+    return (*shape[:-1], 1)
+
+
 # ---------------------------------------------------------------------------------------------------------- dequantize
 
 
-def quantized(source: Source, shape: Shape, dtype: str) -> Values:
-    """Rows in int8, each scaled to its largest element."""
+def quantized(source: Source, shape: Shape, dtype: str, scale_of: Callable[[Shape], Shape] = per_token) -> Values:
+    """Blocks in int8, each scaled to its largest element. scale_of: the shape of the scale."""
     x = source.normal(shape)
-    scale = library(x).amax(abs(x), -1)[..., None] / 127
-    q = source.cast((x / scale).round(), "int8")
+    split, within = blocks(shape, scale_of(shape))
+    scale = library(x).amax(abs(x).reshape(split), within).reshape(scale_of(shape)) / 127
+    q = source.cast((x / of_elements(scale, x)).round(), "int8")
     return Values(dy=source.cast(source.normal(shape), dtype), scale=source.cast(scale, dtype), q=q)
 
 
-def with_zero_point(source: Source, shape: Shape, dtype: str) -> Values:
+def with_zero_point(source: Source, shape: Shape, dtype: str, scale_of: Callable[[Shape], Shape] = per_token) -> Values:
     """The inputs of `quantized` with a floating zero point."""
-    values = quantized(source, shape, dtype)
-    values.zero_point = source.cast(source.normal((*shape[:-1], 1)), dtype)
+    values = quantized(source, shape, dtype, scale_of)
+    values.zero_point = source.cast(source.normal(scale_of(shape)), dtype)
     return values
 
 
@@ -52,8 +67,8 @@ def describe(v: Values) -> DequantizePerTokenBackwardDescriptor:
 
 
 def zero_of(v: Values) -> Any:
-    """The zero point, or 0."""
-    return getattr(v, "zero_point", 0)
+    """The zero point of each element, or 0."""
+    return of_elements(getattr(v, "zero_point", 0), v.q)
 
 
 def dscale(v: Values) -> Truth:
@@ -67,7 +82,7 @@ def dzero_point(v: Values) -> Truth:
     return Truth(-v.scale * total.value, abs(v.scale) * total.size, total.roundings)
 
 
-DX = Output("q", lambda v: summed(v.dy * v.scale, v.dy))
+DX = Output("q", lambda v: summed(v.dy * of_elements(v.scale, v.dy), v.dy))
 DSCALE = Output("scale", dscale)
 DZERO_POINT = Output("zero_point", dzero_point)
 GRADIENTS = {"dx": DX, "dscale": DSCALE, "dzero_point": DZERO_POINT}
@@ -80,7 +95,8 @@ def describe_forward(v: Values) -> DequantizePerTokenDescriptor:
 
 def dequantized(v: Values) -> Truth:
     """(q - z) s by definition. Its rounding errors scale with q and z, which may cancel."""
-    return summed((v.q - zero_of(v)) * v.scale, v.q, abs(v.scale) * (abs(v.q) + abs(zero_of(v))))
+    scale, zero = of_elements(v.scale, v.q), zero_of(v)
+    return summed((v.q - zero) * scale, v.q, abs(scale) * (abs(v.q) + abs(zero)))
 
 
 Y = Output("q", dequantized)
@@ -88,7 +104,7 @@ Y = Output("q", dequantized)
 
 def by_torch(v: Values) -> Any:
     """The operation composed of torch's elementwise operations."""
-    return (v.q - zero_of(v)) * v.scale
+    return (v.q - getattr(v, "zero_point", 0)) * v.scale
 
 
 def drop_in(v: Values) -> Any:
@@ -101,23 +117,28 @@ def drop_in(v: Values) -> Any:
 # -------------------------------------------------------------------------------------------------------- fake quantize
 
 
-def unquantized(source: Source, shape: Shape, dtype: str) -> Values:
-    """Rows with the initial step of learned step size quantization, Esser et al. 2020, arXiv:1902.08153.
+def unquantized(source: Source, shape: Shape, dtype: str, scale_of: Callable[[Shape], Shape] = per_token) -> Values:
+    """Blocks with the initial step of learned step size quantization, Esser et al. 2020, arXiv:1902.08153.
 
     x is drawn towards the nearest step by a fifth of its distance, so that no rounding of x / scale decides which one it is.
+    scale_of: the shape of the scale.
     """
     x = source.normal(shape)
-    scale = 2 * abs(x).mean(-1)[..., None] / QUANT_MAX**0.5
-    nearest = (x / scale).round()
-    x, dy = scale * (nearest + 0.8 * (x / scale - nearest)), source.normal(shape)
+    split, within = blocks(shape, scale_of(shape))
+    scale = 2 * abs(x).reshape(split).mean(within).reshape(scale_of(shape)) / QUANT_MAX**0.5
+    step = of_elements(scale, x)
+    nearest = (x / step).round()
+    x, dy = step * (nearest + 0.8 * (x / step - nearest)), source.normal(shape)
     cast = {name: source.cast(value, dtype) for name, value in (("dy", dy), ("x", x), ("scale", scale))}
     return Values(**cast, quant_min=QUANT_MIN, quant_max=QUANT_MAX)
 
 
-def unquantized_with_zero_point(source: Source, shape: Shape, dtype: str) -> Values:
+def unquantized_with_zero_point(
+    source: Source, shape: Shape, dtype: str, scale_of: Callable[[Shape], Shape] = per_token
+) -> Values:
     """The inputs of `unquantized` with a floating zero point."""
-    values = unquantized(source, shape, dtype)
-    values.zero_point = source.cast(source.normal((*shape[:-1], 1)), dtype)
+    values = unquantized(source, shape, dtype, scale_of)
+    values.zero_point = source.cast(source.normal(scale_of(shape)), dtype)
     return values
 
 
@@ -127,15 +148,16 @@ def describe_fake(v: Values) -> FakeQuantizePerTokenBackwardDescriptor:
 
 
 def levels(v: Values) -> tuple[Any, Any, Any, Any]:
-    """x / scale, the zero point, the clamped level, and whether it was within the bounds before.
+    """x / scale, the zero point of each element, the clamped level, and whether it was within the bounds before.
 
     A zero point is rounded and clamped unless it `is_whole`, of an integer dtype. Where scale is 0, x / scale is the limit of
     small scales.
     """
-    zero = getattr(v, "zero_point", library(v.x).zeros_like(v.scale))
+    scale = of_elements(v.scale, v.x)
+    zero = of_elements(getattr(v, "zero_point", library(v.x).zeros_like(v.scale)), v.x)
     if not getattr(v, "is_whole", False):
         zero = zero.round().clip(v.quant_min, v.quant_max)
-    steps = v.x / library(v.x).where(v.scale == 0, LEAST, v.scale)
+    steps = v.x / library(v.x).where(scale == 0, LEAST, scale)
     t = steps.round() + zero
     return steps, zero, t.clip(v.quant_min, v.quant_max), (t >= v.quant_min) & (t <= v.quant_max)
 
@@ -156,7 +178,7 @@ def fake_dscale(v: Values) -> Truth:
 def fake_dzero_point(v: Values) -> Truth:
     """dzero_point by definition: the sum of -s dy outside."""
     *_, inside = levels(v)
-    return summed(library(v.x).where(inside, 0.0, -v.scale * v.dy), v.zero_point)
+    return summed(library(v.x).where(inside, 0.0, -of_elements(v.scale, v.x) * v.dy), v.zero_point)
 
 
 FAKE_DX = Output("x", fake_dx)
@@ -173,7 +195,8 @@ def describe_fake_forward(v: Values) -> FakeQuantizePerTokenDescriptor:
 def fake_quantized(v: Values) -> Truth:
     """(q - z) s by definition."""
     _, zero, q, _ = levels(v)
-    return summed((q - zero) * v.scale, v.x, abs(v.scale) * (abs(q) + abs(zero)))
+    scale = of_elements(v.scale, v.x)
+    return summed((q - zero) * scale, v.x, abs(scale) * (abs(q) + abs(zero)))
 
 
 FAKE_Y = Output("x", fake_quantized)

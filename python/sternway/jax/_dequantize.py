@@ -1,8 +1,9 @@
-"""Dequantization with a scale for each token, for JAX."""
+"""Dequantization with a scale for each token or for blocks of any shape, for JAX."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,32 +12,28 @@ from jax.typing import ArrayLike
 
 from .. import errors
 from .._arrays import dtype_name
-from .._dequantize import (
-    DequantizePerTokenBackwardDescriptor,
-    DequantizePerTokenBackwardPlan,
-    DequantizePerTokenDescriptor,
-    DequantizePerTokenPlan,
-)
-from .._quantize import of_operands
-from .._types import FloatDType, FloatName
+from .._dequantize import DequantizeDescriptor, DequantizePlan
+from .._dequantize_backward import DequantizeBackwardDescriptor, DequantizeBackwardPlan
+from .._quantize import of_operands, qdtype_of
+from .._types import FloatDType, FloatName, QuantizedDType
+from ._blocks import Operands, block_sums, by_block, expanded, of_blocks, of_tokens
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
-from ._tokens import by_token, flat
 
-__all__ = ["dequantize_per_token"]
+__all__ = ["dequantize", "dequantize_per_token"]
 
 
 @functools.lru_cache(maxsize=1024)
 def _forward_kernel(dtype: FloatName) -> Function:
-    """y, of q [tokens, D], scale and zero_point."""
+    """y, of q, scale and zero_point."""
 
     def call(q: Array, scale: Array, zero_point: Array | None) -> Any:
-        problem = DequantizePerTokenDescriptor(q.shape, dtype, q.dtype.name, scale.dtype.name)
+        problem = DequantizeDescriptor(q.shape, dtype, scale.shape, scale.dtype.name, q.dtype.name)
         inputs = {"q": q, "scale": scale, "zero_point": zero_point}
-        return run(DequantizePerTokenPlan, problem, inputs, {"y": (q.shape, jnp.dtype(dtype))})
+        return run(DequantizePlan, problem, inputs, {"y": (q.shape, jnp.dtype(dtype))})
 
-    return by_token(call)
+    return by_block(call, 1)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,23 +41,23 @@ def _backward_kernel(needs: tuple[str, ...]) -> Function:
     """The gradients of scale and zero_point, of dy, scale, q and zero_point."""
 
     def call(dy: Array, scale: Array, q: Array, zero_point: Array | None) -> Any:
-        problem = DequantizePerTokenBackwardDescriptor(q.shape, dy.dtype.name, q.dtype.name, scale.dtype.name)
+        problem = DequantizeBackwardDescriptor(q.shape, dy.dtype.name, scale.shape, scale.dtype.name, q.dtype.name)
         inputs = {"dy": dy, "scale": scale, "q": q, "zero_point": zero_point}
         like = {"dscale": scale, "dzero_point": zero_point}
         outputs = {name: (like[name].shape, like[name].dtype) for name in needs}
-        return run(DequantizePerTokenBackwardPlan, problem, inputs, outputs)
+        return run(DequantizeBackwardPlan, problem, inputs, outputs)
 
-    return by_token(call)
+    return by_block(call, 1)
 
 
 def _definition(needs: tuple[str, ...], dy: Array, scale: Array, q: Array, zero_point: Array | None) -> tuple[Array, ...]:
     """The backward in operations of JAX."""
     dtype = accumulator(dy.dtype)
-    dy, offset = dy.astype(dtype), 0 if zero_point is None else zero_point.astype(dtype)[:, None]
-    found = {"dscale": (dy * (q.astype(dtype) - offset)).sum(-1).astype(scale.dtype)}
+    dy, offset = dy.astype(dtype), 0 if zero_point is None else expanded(zero_point.astype(dtype), q)
+    found = {"dscale": block_sums(dy * (q.astype(dtype) - offset), scale).astype(scale.dtype)}
     if "dzero_point" in needs:
         assert zero_point is not None
-        found["dzero_point"] = (-scale.astype(dtype) * dy.sum(-1)).astype(zero_point.dtype)
+        found["dzero_point"] = (-scale.astype(dtype) * block_sums(dy, scale)).astype(zero_point.dtype)
     return tuple(found[name] for name in needs)
 
 
@@ -92,6 +89,55 @@ _dequantize.defvjp(_forward, _gradients, symbolic_zeros=True)
 _dequantize_jit = jax.jit(_dequantize, static_argnums=0)
 
 
+def _run(of: Callable[..., Operands], operands: Sequence[Any], dtype: FloatDType | None) -> jax.Array:
+    """Both functions, of q, scale and zero_point as arrays of JAX. of: checks them."""
+    codes, scales, zeros = operands
+    name = scales.dtype.name if dtype is None else dtype_name(dtype)
+    with of_operands(**({"dtype": "scale"} if dtype is None else {})):
+        y: jax.Array = _dequantize_jit(name, *of("q", codes, scales, zeros)).reshape(codes.shape)
+    return y
+
+
+@errors.reported_as("sternway.jax.dequantize", {"scale_dtype": "scale"})
+def dequantize(
+    q: ArrayLike,
+    scale: ArrayLike,
+    zero_point: ArrayLike | None = None,
+    dtype: FloatDType | None = None,
+    *,
+    qdtype: QuantizedDType | None = None,
+) -> jax.Array:
+    """Dequantize with a scale for each block: ``y = (q - zero_point) * scale``.
+
+    :func:`sternway.dequantize` says which shapes scale has. Gradients are those of :func:`sternway.dequantize_backward`, of
+    scale and of a floating zero_point. The gradient of the gradient is computed by operations of JAX.
+
+    Args:
+        q: the quantized values, int8 or uint8, of any shape.
+        scale: one number for each block, of the dtype of y or float32: of q's rank, each extent a divisor of q's; or of rank 0.
+        zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
+        dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
+        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+
+    Returns:
+        y, of q's shape.
+
+    Raises:
+        InvalidProblemError: an extent of scale that does not divide q's; shapes or dtypes that contradict each other.
+        UnsupportedError: a dtype without a kernel.
+
+    Example:
+        >>> import jax.numpy as jnp, sternway.jax as sj
+        >>> q, scale = jnp.array([[1, -2, 3, 4]], jnp.int8), jnp.array([[0.5, 2.0]])  # groups of 2
+        >>> sj.dequantize(q, scale, jnp.array([[1, 0]], jnp.int8)).tolist()
+        [[0.0, -1.5, 6.0, 8.0]]
+    """
+    operands = arrays(q, scale, optional=(zero_point,))
+    qdtype_of("dequantize", operands[0].dtype, qdtype)
+    with of_operands(qdtype="q"):
+        return _run(of_blocks, operands, dtype)
+
+
 @errors.reported_as("sternway.jax.dequantize_per_token", {"qdtype": "q", "scale_dtype": "scale"})
 def dequantize_per_token(
     q: ArrayLike, scale: ArrayLike, zero_point: ArrayLike | None = None, *, dtype: FloatDType | None = None
@@ -120,8 +166,4 @@ def dequantize_per_token(
         >>> sj.dequantize_per_token(q, scale, jnp.array([1, 0], jnp.int8)).tolist()
         [[0.0, -1.5], [6.0, 8.0]]
     """
-    codes, scales, zeros = arrays(q, scale, optional=(zero_point,))
-    name = scales.dtype.name if dtype is None else dtype_name(dtype)
-    with of_operands(**({"dtype": "scale"} if dtype is None else {})):
-        y: jax.Array = _dequantize_jit(name, *flat("q", codes, scales, zeros)).reshape(codes.shape)
-    return y
+    return _run(of_tokens, arrays(q, scale, optional=(zero_point,)), dtype)

@@ -1,20 +1,98 @@
-"""Dequantization with one scale for each token, and sternway's backward."""
+"""Dequantization with a scale for each token or for blocks of any shape, and sternway's backward."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._arrays import dtype_name
+from .._quantize import qdtype_of
+from .._types import QuantizedDType
 from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
-from ._autograd.dequantize import NAME, by_torch, run_eager, run_general, select_or_raise
+from ._autograd.dequantize import QDTYPES, by_torch, run_eager, run_general, select_or_raise
 from ._autograd.dispatch import with_public_names
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
-from ._autograd.quantize import require_dtype, require_tokens
+from ._autograd.quantize import require_dtype, require_operands
 
-__all__ = ["dequantize_per_token"]
+__all__ = ["dequantize", "dequantize_per_token"]
+
+
+def _by_general_way(
+    function: Callable[..., Any],
+    q: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    dtype: torch.dtype | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """The call of one of the functions below that is no ordinary eager call, or is wrong. options: its other arguments."""
+    name = function.__name__
+    if is_overridden((q, scale, zero_point)):
+        return handed_on(function, (q, scale, zero_point, dtype), options)  # type: ignore[no-any-return]
+    require_tensors(name, q=q, scale=scale)
+    if q.dtype not in QDTYPES:
+        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
+    require_operands(name, "q", q, scale, zero_point, name == "dequantize_per_token")
+    result = scale.dtype if dtype is None else dtype
+    require_dtype(name, "dtype", result, FLOATS)
+    if is_jit_tracing():
+        return by_torch(q, scale, zero_point, result)
+    with_public_names(f"sternway.torch.{name}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result)
+    return run_general(name, q, scale, zero_point, result)
+
+
+def dequantize(
+    q: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    qdtype: QuantizedDType | None = None,
+) -> Tensor:
+    """``(q - zero_point) * scale`` with a scale for each block.
+
+    scale has q's rank and in each dimension an extent that divides q's, or rank 0. Element i of a dimension uses the number ``i
+    // (extent of q / extent of scale)``. For q [T, D]: per tensor [] or [1, 1], per token [T, 1], per channel [1, D], per group
+    of g elements [T, D / g], per block of 128 x 128 [T / 128, D / 128].
+
+    Gradients flow to scale and to a floating zero_point, both summed in one pass (:func:`sternway.dequantize_backward`). They
+    can be differentiated again.
+
+    Args:
+        q: int8 or uint8, of any shape.
+        scale: one number for each block; float32, float64, float16 or bfloat16.
+        zero_point: of scale's shape, integer or floating; None: 0.
+        dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
+        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+
+    Returns:
+        a tensor of q's shape. The product is formed in float32 (float64 for float64) and rounded once.
+
+    Raises:
+        InvalidProblemError: an extent of scale that does not divide q's; a zero_point of another shape; another qdtype.
+        UnsupportedError: q, scale, zero_point or the result of another dtype; a rank, memory layout or device without a kernel.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> q, scale = torch.tensor([[1, -2, 3, 4]], dtype=torch.int8), torch.tensor([[0.5, 2.0]], requires_grad=True)
+        >>> y = st.dequantize(q, scale)  # groups of 2
+        >>> y.tolist()
+        [[0.5, -1.0, 6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> scale.grad
+        tensor([[-1.,  7.]])
+    """
+    options = {} if qdtype is None else {"qdtype": qdtype}
+    if options and isinstance(q, Tensor):
+        qdtype_of("sternway.torch.dequantize", q.dtype, qdtype)
+    done = run_eager(q, scale, zero_point, dtype, False)
+    return _by_general_way(dequantize, q, scale, zero_point, dtype, options) if done is None else done
 
 
 def dequantize_per_token(
@@ -49,18 +127,5 @@ def dequantize_per_token(
         >>> scale.grad
         tensor([-1.,  7.])
     """
-    done = run_eager(q, scale, zero_point, dtype)
-    if done is not None:
-        return done
-    if is_overridden((q, scale, zero_point)):
-        return handed_on(dequantize_per_token, (q, scale, zero_point, dtype), {})  # type: ignore[no-any-return]
-    require_tensors(NAME, q=q, scale=scale)
-    if q.dtype not in (torch.int8, torch.uint8):
-        raise make("unsupported", f"sternway.torch.{NAME}", "q", "int8 or uint8", dtype_name(q.dtype))
-    require_tokens(NAME, "q", q, scale, zero_point)
-    result = scale.dtype if dtype is None else dtype
-    require_dtype(NAME, "dtype", result, FLOATS)
-    if is_jit_tracing():
-        return by_torch(q, scale, zero_point, result)
-    with_public_names(f"sternway.torch.{NAME}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result)
-    return run_general(q, scale, zero_point, result)
+    done = run_eager(q, scale, zero_point, dtype, True)
+    return _by_general_way(dequantize_per_token, q, scale, zero_point, dtype, {}) if done is None else done

@@ -1,7 +1,9 @@
-"""y = (q - z) s, and its gradients."""
+"""y = (q - z) s, and its gradients, with numbers for tokens and for blocks."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from support import BF16, F16, F32, F64, Maker, Truth, name_of, wide
 
 import sternway as sw
 from sternway._cases.case import Output, Values
-from sternway._cases.dequantize import GRADIENTS, Y
+from sternway._cases.dequantize import GRADIENTS, Y, of_elements
 
 from .base import Family, Problem, Tensors, truths
 
@@ -24,9 +26,52 @@ def token_shape(shape: tuple[int, ...], trailing: bool) -> tuple[int, ...]:
     return (*shape[:-1], 1) if trailing else shape[:-1]
 
 
-def per_row(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """[...] or [..., 1] in float64, made to broadcast along a row of `shape`."""
-    return values.to(F64).reshape((*shape[:-1], 1) if shape else ())
+def of_rank(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A scale or zero point with the rank of x: [...] of tokens and one of rank 0 get extents of 1 at the end."""
+    return values.reshape((*values.shape, *[1] * (len(shape) - values.dim()))[: len(shape)])
+
+
+def per_element(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The number of each element of x, broadcast where it can be."""
+    return of_elements(of_rank(values, tuple(x.shape)), x)
+
+
+def least_factor(n: int) -> int:
+    return next((k for k in range(2, math.isqrt(n) + 1) if n % k == 0), max(n, 1))
+
+
+GRANULARITIES: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
+    "blocks": lambda shape: tuple(n // least_factor(n) for n in shape),
+    "groups": lambda shape: (*shape[:-1], *(n // least_factor(n) for n in shape[-1:])),
+    "channels": lambda shape: (*[1] * len(shape[:-1]), *shape[-1:]),
+    "rows": lambda shape: (*shape[:1], *[1] * len(shape[1:])),
+    "elements": lambda shape: shape,
+    "tensor": lambda shape: (),
+}
+"""The shape of a scale for blocks of x."""
+
+
+def operands(
+    shape: tuple[int, ...],
+    maker: Maker,
+    where: tuple[int, ...],
+    where_zero: tuple[int, ...],
+    qdtype: torch.dtype,
+    scale_dtype: torch.dtype | None,
+    zero_point: torch.dtype | None,
+) -> tuple[dict[str, Any], Tensors]:
+    inputs = {
+        "dy": maker.floats(shape),
+        "scale": maker.uniform(0.01, 2.0, where, scale_dtype),
+        "q": maker.integers(*Q_RANGE[qdtype], shape, qdtype),
+    }
+    if zero_point is not None:
+        draw = maker.integers if zero_point in INTEGERS else maker.uniform
+        inputs["zero_point"] = draw(0, 60, where_zero, zero_point)
+    fields = {"qdtype": name_of(qdtype)}
+    if scale_dtype is not None:
+        fields["scale_dtype"] = name_of(scale_dtype)
+    return fields, inputs
 
 
 def build(
@@ -39,28 +84,30 @@ def build(
     trailing: bool = False,
     trailing_zero_point: bool | None = None,
 ) -> tuple[dict[str, Any], Tensors]:
-    tokens = token_shape(shape, trailing)
-    inputs = {
-        "dy": maker.floats(shape),
-        "scale": maker.uniform(0.01, 2.0, tokens, scale_dtype),
-        "q": maker.integers(*Q_RANGE[qdtype], shape, qdtype),
-    }
-    if zero_point is not None:
-        where = tokens if trailing_zero_point is None else token_shape(shape, trailing_zero_point)
-        integer = zero_point in INTEGERS
-        draw = maker.integers if integer else maker.uniform
-        inputs["zero_point"] = draw(0, 60, where, zero_point)
-    fields = {"qdtype": name_of(qdtype)}
-    if scale_dtype is not None:
-        fields["scale_dtype"] = name_of(scale_dtype)
-    return fields, inputs
+    where = token_shape(shape, trailing if trailing_zero_point is None else trailing_zero_point)
+    return operands(shape, maker, token_shape(shape, trailing), where, qdtype, scale_dtype, zero_point)
+
+
+def build_blocks(
+    shape: tuple[int, ...],
+    maker: Maker,
+    *,
+    granularity: str = "blocks",
+    scale_shape: tuple[int, ...] | None = None,
+    qdtype: torch.dtype = torch.int8,
+    scale_dtype: torch.dtype | None = None,
+    zero_point: torch.dtype | None = F32,
+) -> tuple[dict[str, Any], Tensors]:
+    where = GRANULARITIES[granularity](shape) if scale_shape is None else scale_shape
+    fields, inputs = operands(shape, maker, where, where, qdtype, scale_dtype, zero_point)
+    return {**fields, "scale_shape": where}, inputs
 
 
 def values_of(inputs: Tensors, **more: Any) -> Values:
-    """The inputs in longdouble, with numbers of tokens along rows."""
+    """The inputs in longdouble, scale and zero_point with the rank of x."""
     shape = tuple(next(x for name, x in inputs.items() if name not in ("scale", "zero_point")).shape)
-    per_token = {name: per_row(x, shape) for name, x in inputs.items() if name in ("scale", "zero_point")}
-    return Values(**{name: wide(x) for name, x in {**inputs, **per_token}.items()}, **more)
+    ranked = {name: of_rank(x, shape) for name, x in inputs.items() if name in ("scale", "zero_point")}
+    return Values(**{name: wide(x) for name, x in {**inputs, **ranked}.items()}, **more)
 
 
 def of_floating(outputs: dict[str, Output], inputs: Tensors) -> dict[str, Output]:
@@ -75,17 +122,16 @@ def truth(_descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
 
 def by_torch(_descriptor: Any, inputs: Tensors) -> Tensors:
     """Differentiate the composite that users write today, in the dtype of dy."""
-    dtype, shape = inputs["dy"].dtype, tuple(inputs["dy"].shape)
-    row = (*shape[:-1], 1) if shape else ()
+    dtype, dy = inputs["dy"].dtype, inputs["dy"]
     leaves = {"dx": inputs["q"].to(dtype).requires_grad_(), "dscale": inputs["scale"].detach().clone().requires_grad_()}
     shifted = leaves["dx"]
     if "zero_point" in inputs:
         z = inputs["zero_point"].detach().clone()
         if z.is_floating_point():
             leaves["dzero_point"] = z.requires_grad_()
-        shifted = shifted - z.reshape(row).to(dtype)
-    y = (shifted * leaves["dscale"].reshape(row)).to(dtype)
-    return dict(zip(leaves, torch.autograd.grad(y, tuple(leaves.values()), inputs["dy"]), strict=True))
+        shifted = shifted - per_element(z, dy).to(dtype)
+    y = (shifted * per_element(leaves["dscale"], dy)).to(dtype)
+    return dict(zip(leaves, torch.autograd.grad(y, tuple(leaves.values()), dy), strict=True))
 
 
 def reads(wanted: Any, _inputs: Tensors) -> set[str]:
@@ -99,11 +145,10 @@ def reads(wanted: Any, _inputs: Tensors) -> set[str]:
 
 def call(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
     """Without q the function returns dx alone; with it, every gradient there is."""
-    inputs = problem.inputs
+    inputs, function = problem.inputs, getattr(sw, problem.family.op)
     if wanted == ("dx",):
-        return {"dx": sw.dequantize_per_token_backward(inputs["dy"], inputs["scale"], out=out)}
-    sums = {"q": inputs["q"], "zero_point": inputs.get("zero_point")}
-    results = sw.dequantize_per_token_backward(inputs["dy"], inputs["scale"], **sums, out=out)
+        return {"dx": function(inputs["dy"], inputs["scale"], out=out)}
+    results = function(inputs["dy"], inputs["scale"], q=inputs["q"], zero_point=inputs.get("zero_point"), out=out)
     return dict(zip(problem.truth, results, strict=True))
 
 
@@ -117,6 +162,15 @@ def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
+def options_of_blocks(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "granularity": draw(st.sampled_from(tuple(GRANULARITIES))),
+        "qdtype": draw(st.sampled_from(tuple(Q_RANGE))),
+        "scale_dtype": draw(st.sampled_from((None, F32))),
+        "zero_point": draw(st.sampled_from(ZERO_POINTS)),
+    }
+
+
 DEQUANTIZE = Family(
     "dequantize_per_token", "dequantize_per_token_backward",
     sw.DequantizePerTokenBackwardDescriptor, sw.DequantizePerTokenBackwardPlan,
@@ -124,14 +178,28 @@ DEQUANTIZE = Family(
     required=("dx",), least_rank=1, in_place=("dx",),
 )  # fmt: skip
 
+DEQUANTIZE_BLOCKS = Family(
+    "dequantize", "dequantize_backward", sw.DequantizeBackwardDescriptor, sw.DequantizeBackwardPlan,
+    build_blocks, truth, by_torch, reads, call, options_of_blocks,
+    required=("dx",), in_place=("dx",),
+)  # fmt: skip
+
 
 # --- The forward ------------------------------------------------------------------------------------------------------
 
 
-def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
-    fields, inputs = build(shape, maker, **options)
+def without_dy(built: tuple[dict[str, Any], Tensors]) -> tuple[dict[str, Any], Tensors]:
+    fields, inputs = built
     del inputs["dy"]
     return fields, {"q": inputs.pop("q"), **inputs}
+
+
+def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
+    return without_dy(build(shape, maker, **options))
+
+
+def build_blocks_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
+    return without_dy(build_blocks(shape, maker, **options))
 
 
 def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
@@ -140,17 +208,17 @@ def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
 
 def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
     """The composite that users write today, in the dtype of y."""
-    shape, dtype = tuple(inputs["q"].shape), getattr(torch, descriptor.dtype)
-    s = per_row(inputs["scale"], shape).to(inputs["scale"].dtype)
-    q = inputs["q"].to(dtype)
-    shifted = q - per_row(inputs["zero_point"], shape).to(dtype) if "zero_point" in inputs else q
-    return {"y": (shifted * s).to(dtype)}
+    q, dtype = inputs["q"], getattr(torch, descriptor.dtype)
+    shifted = q.to(dtype)
+    if "zero_point" in inputs:
+        shifted = shifted - per_element(inputs["zero_point"], q).to(dtype)
+    return {"y": (shifted * per_element(inputs["scale"], q)).to(dtype)}
 
 
 def call_forward(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
-    inputs = problem.inputs
+    inputs, function = problem.inputs, getattr(sw, problem.family.op)
     zero_point, dtype = inputs.get("zero_point"), problem.descriptor.dtype
-    return {"y": sw.dequantize_per_token(inputs["q"], inputs["scale"], zero_point, dtype=dtype, out=out)}
+    return {"y": function(inputs["q"], inputs["scale"], zero_point, dtype=dtype, out=out)}
 
 
 DEQUANTIZE_FORWARD = Family(
@@ -159,4 +227,10 @@ DEQUANTIZE_FORWARD = Family(
     required=("y",), workspace=False, least_rank=1,
 )  # fmt: skip
 
-FAMILIES = (DEQUANTIZE, DEQUANTIZE_FORWARD)
+DEQUANTIZE_BLOCKS_FORWARD = Family(
+    "dequantize_forward", "dequantize", sw.DequantizeDescriptor, sw.DequantizePlan,
+    build_blocks_forward, truth_forward, forward_by_torch, lambda _, inputs: set(inputs), call_forward, options_of_blocks,
+    required=("y",), workspace=False,
+)  # fmt: skip
+
+FAMILIES = (DEQUANTIZE, DEQUANTIZE_FORWARD, DEQUANTIZE_BLOCKS, DEQUANTIZE_BLOCKS_FORWARD)

@@ -1,4 +1,4 @@
-"""Fake quantization, and its gradients."""
+"""Fake quantization, and its gradients, with numbers for tokens and for blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,29 @@ from sternway._cases.case import Values
 from sternway._cases.dequantize import FAKE_GRADIENTS, FAKE_Y
 
 from .base import Family, Problem, Tensors, truths
-from .dequantize import INTEGERS, ZERO_POINTS, of_floating, per_row, token_shape, values_of
+from .dequantize import GRANULARITIES, INTEGERS, ZERO_POINTS, of_floating, per_element, token_shape, values_of
+
+
+def operands(
+    shape: tuple[int, ...],
+    maker: Maker,
+    where: tuple[int, ...],
+    where_zero: tuple[int, ...],
+    bounds: tuple[int, int],
+    scale_dtype: torch.dtype | None,
+    zero_point: torch.dtype | None,
+) -> tuple[dict[str, Any], Tensors]:
+    low, high = bounds
+    dy, scale = maker.floats(shape), maker.uniform(0.05, 0.2, where, scale_dtype)
+    steps = maker.uniform(low - 5, high + 5, shape, F64)
+    inputs = {"dy": dy, "x": (steps * per_element(scale.to(F64), steps)).to(dy.dtype), "scale": scale}
+    if zero_point is not None:
+        draw = maker.integers if zero_point in INTEGERS else maker.uniform
+        inputs["zero_point"] = draw(0, 3, where_zero, zero_point)
+    fields: dict[str, Any] = {"quant_min": low, "quant_max": high}
+    if scale_dtype is not None:
+        fields["scale_dtype"] = name_of(scale_dtype)
+    return fields, inputs
 
 
 def build(
@@ -27,24 +49,30 @@ def build(
     trailing: bool = False,
     trailing_zero_point: bool | None = None,
 ) -> tuple[dict[str, Any], Tensors]:
-    tokens = token_shape(shape, trailing)
-    dy, scale = maker.floats(shape), maker.uniform(0.05, 0.2, tokens, scale_dtype)
-    steps = maker.uniform(quant_min - 5, quant_max + 5, shape, F64)
-    inputs = {"dy": dy, "x": (steps * per_row(scale, shape)).to(dy.dtype), "scale": scale}
-    if zero_point is not None:
-        where = tokens if trailing_zero_point is None else token_shape(shape, trailing_zero_point)
-        draw = maker.integers if zero_point in INTEGERS else maker.uniform
-        inputs["zero_point"] = draw(0, 3, where, zero_point)
-    fields: dict[str, Any] = {"quant_min": quant_min, "quant_max": quant_max}
-    if scale_dtype is not None:
-        fields["scale_dtype"] = name_of(scale_dtype)
-    return fields, inputs
+    where = token_shape(shape, trailing if trailing_zero_point is None else trailing_zero_point)
+    return operands(shape, maker, token_shape(shape, trailing), where, (quant_min, quant_max), scale_dtype, zero_point)
+
+
+def build_blocks(
+    shape: tuple[int, ...],
+    maker: Maker,
+    *,
+    quant_min: int = -8,
+    quant_max: int = 7,
+    granularity: str = "blocks",
+    scale_shape: tuple[int, ...] | None = None,
+    scale_dtype: torch.dtype | None = None,
+    zero_point: torch.dtype | None = F32,
+) -> tuple[dict[str, Any], Tensors]:
+    where = GRANULARITIES[granularity](shape) if scale_shape is None else scale_shape
+    fields, inputs = operands(shape, maker, where, where, (quant_min, quant_max), scale_dtype, zero_point)
+    return {**fields, "scale_shape": where}, inputs
 
 
 def settle(inputs: Tensors) -> None:
     """Zero x where x / scale is so near to a half that the rounding of the quotient would decide which way it rounds."""
     x = inputs["x"]
-    steps = x.to(F64) / per_row(inputs["scale"], tuple(x.shape))
+    steps = x.to(F64) / per_element(inputs["scale"].to(F64), x)
     near = ((steps - steps.floor()) - 0.5).abs() < 1e-2
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
@@ -64,8 +92,8 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
 
 def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
     """Differentiate the straight-through composite, in the dtype of dy."""
-    dtype, shape = inputs["dy"].dtype, tuple(inputs["dy"].shape)
-    low, high, row = descriptor.quant_min, descriptor.quant_max, (*shape[:-1], 1) if shape else ()
+    dtype, dy = inputs["dy"].dtype, inputs["dy"]
+    low, high = descriptor.quant_min, descriptor.quant_max
     leaves = {name: inputs[source].detach().clone().requires_grad_() for name, source in (("dx", "x"), ("dscale", "scale"))}
     z: Any = 0
     if "zero_point" in inputs:
@@ -73,14 +101,14 @@ def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
         if z.is_floating_point():
             leaves["dzero_point"] = z.requires_grad_()
             z = straight_through(z, z.detach().round().clamp(low, high))
-        z = z.reshape(row)
-    s = leaves["dscale"].reshape(row)
+        z = per_element(z, dy)
+    s = per_element(leaves["dscale"], dy)
     steps = leaves["dx"] / s
     t = straight_through(steps, steps.detach().round()) + z
     outside = ((t < low) | (t > high)).detach()
     q = torch.where(outside, t.detach().clamp(low, high), t)
     y = ((q - z) * s).to(dtype)
-    return dict(zip(leaves, torch.autograd.grad(y, tuple(leaves.values()), inputs["dy"]), strict=True))
+    return dict(zip(leaves, torch.autograd.grad(y, tuple(leaves.values()), dy), strict=True))
 
 
 def straight_through(smooth: torch.Tensor, stepped: torch.Tensor) -> torch.Tensor:
@@ -97,7 +125,7 @@ def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors
     inputs, d = problem.inputs, problem.descriptor
     if isinstance(out, tuple):
         out = (*out, *[None] * (3 - len(out)))
-    results = sw.fake_quantize_per_token_backward(
+    results = getattr(sw, problem.family.op)(
         inputs["dy"], inputs["x"], inputs["scale"], inputs.get("zero_point"),
         quant_min=d.quant_min, quant_max=d.quant_max, out=out,
     )  # fmt: skip
@@ -107,16 +135,24 @@ def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors
     return {name: result for name, result in zip(names, results, strict=True) if result is not None}
 
 
-def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
+def shared_options(draw: Any) -> dict[str, Any]:
     low, high = draw(st.sampled_from(((-8, 7), (-128, 127), (0, 255), (0, 1), (0, 0))))
     return {
         "quant_min": low,
         "quant_max": high,
         "scale_dtype": draw(st.sampled_from((None, F32))),
         "zero_point": draw(st.sampled_from(ZERO_POINTS)),
-        "trailing": draw(st.booleans()),
-        "trailing_zero_point": draw(st.sampled_from((None, True, False))),
     }
+
+
+def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
+    shared = shared_options(draw)
+    trailing = draw(st.booleans())
+    return {**shared, "trailing": trailing, "trailing_zero_point": draw(st.sampled_from((None, True, False)))}
+
+
+def options_of_blocks(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
+    return {**shared_options(draw), "granularity": draw(st.sampled_from(tuple(GRANULARITIES)))}
 
 
 FAKE_QUANTIZE = Family(
@@ -126,14 +162,27 @@ FAKE_QUANTIZE = Family(
     settle=settle, required=("dx",), least_rank=1,
 )  # fmt: skip
 
+FAKE_QUANTIZE_BLOCKS = Family(
+    "fake_quantize", "fake_quantize_backward", sw.FakeQuantizeBackwardDescriptor, sw.FakeQuantizeBackwardPlan,
+    build_blocks, truth, by_torch, reads, call, options_of_blocks,
+    settle=settle, required=("dx",),
+)  # fmt: skip
+
 
 # --- The forward ------------------------------------------------------------------------------------------------------
 
 
+def without_dy(built: tuple[dict[str, Any], Tensors]) -> tuple[dict[str, Any], Tensors]:
+    del built[1]["dy"]
+    return built
+
+
 def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
-    fields, inputs = build(shape, maker, **options)
-    del inputs["dy"]
-    return fields, inputs
+    return without_dy(build(shape, maker, **options))
+
+
+def build_blocks_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
+    return without_dy(build_blocks(shape, maker, **options))
 
 
 def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
@@ -144,11 +193,10 @@ def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
     """The composite of torch operations in float32 (float64 for float64), with 1 for a scale of 0 as the divisor."""
     x, low, high = inputs["x"], descriptor.quant_min, descriptor.quant_max
     wide = ACCUMULATOR[x.dtype]
-    row = (*x.shape[:-1], 1) if x.shape else ()
-    s = inputs["scale"].reshape(row).to(wide)
+    s = per_element(inputs["scale"].to(wide), x)
     z, given = torch.zeros((), dtype=wide, device=x.device), inputs.get("zero_point")
     if given is not None:
-        z = given.reshape(row).to(wide)
+        z = per_element(given.to(wide), x)
         if given.is_floating_point():
             z = z.round().clamp(low, high)
     t = (x.to(wide) / s.masked_fill(s == 0, 1.0)).round() + z
@@ -158,7 +206,8 @@ def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
 def call_forward(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
     inputs, d = problem.inputs, problem.descriptor
     bounds = {"quant_min": d.quant_min, "quant_max": d.quant_max}
-    return {"y": sw.fake_quantize_per_token(inputs["x"], inputs["scale"], inputs.get("zero_point"), **bounds, out=out)}
+    function = getattr(sw, problem.family.op)
+    return {"y": function(inputs["x"], inputs["scale"], inputs.get("zero_point"), **bounds, out=out)}
 
 
 FAKE_QUANTIZE_FORWARD = Family(
@@ -168,4 +217,10 @@ FAKE_QUANTIZE_FORWARD = Family(
     settle=settle, required=("y",), workspace=False, least_rank=1, in_place=("y",),
 )  # fmt: skip
 
-FAMILIES = (FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD)
+FAKE_QUANTIZE_BLOCKS_FORWARD = Family(
+    "fake_quantize_forward", "fake_quantize", sw.FakeQuantizeDescriptor, sw.FakeQuantizePlan,
+    build_blocks_forward, truth_forward, forward_by_torch, reads, call_forward, options_of_blocks,
+    settle=settle, required=("y",), workspace=False, in_place=("y",),
+)  # fmt: skip
+
+FAMILIES = (FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD, FAKE_QUANTIZE_BLOCKS, FAKE_QUANTIZE_BLOCKS_FORWARD)

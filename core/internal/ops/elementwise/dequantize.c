@@ -1,6 +1,7 @@
 /* Dequantization and fake quantization on the CPU (dequantize.h), for each processor. */
 #include "dequantize.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "../../cpu/tree.h"
@@ -38,6 +39,22 @@ void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scal
                                   double low, double high, long n) {
   CHOSEN(fake_quantize_forward_f64)(y, x, scale, zero_point, run, low, high, n);
 }
+
+#define EACH(suffix, type) \
+  void sw_dequantize_each_##suffix(type *y, const type *q, const type *scale, const type *zero_point, long n) { \
+    CHOSEN(dequantize_each_##suffix)(y, q, scale, zero_point, n); \
+  } \
+  void sw_fake_quantize_forward_each_##suffix(type *y, const type *x, const type *scale, const type *zero_point, \
+                                              type low, type high, long n) { \
+    CHOSEN(fake_quantize_forward_each_##suffix)(y, x, scale, zero_point, low, high, n); \
+  } \
+  void sw_fake_quantize_each_##suffix(type *dx, double *dscale, double *dzero_point, const type *dy, const type *x, \
+                                      const type *scale, const type *zero_point, type low, type high, long n) { \
+    CHOSEN(fake_quantize_each_##suffix)(dx, dscale, dzero_point, dy, x, scale, zero_point, low, high, n); \
+  }
+
+EACH(f32, float)
+EACH(f64, double)
 
 /* Elements that are converted at once, a buffer in the L1 cache. */
 enum { CHUNK = 2048 };

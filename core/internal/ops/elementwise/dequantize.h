@@ -22,6 +22,18 @@ void sw_fake_quantize_forward_f32(float *y, const float *x, const float *scale, 
 void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scale, const double *zero_point, long run,
                                   double low, double high, long n);
 
+/* The same with a scale and a zero point for each element; zero_point may be NULL. The terms of
+   dscale and dzero_point, which may be NULL, are left for each element. */
+#define SW_EACH(suffix, type) \
+  void sw_dequantize_each_##suffix(type *y, const type *q, const type *scale, const type *zero_point, long n); \
+  void sw_fake_quantize_forward_each_##suffix(type *y, const type *x, const type *scale, const type *zero_point, \
+                                              type low, type high, long n); \
+  void sw_fake_quantize_each_##suffix(type *dx, double *dscale, double *dzero_point, const type *dy, const type *x, \
+                                      const type *scale, const type *zero_point, type low, type high, long n);
+SW_EACH(f32, float)
+SW_EACH(f64, double)
+#undef SW_EACH
+
 /* The same for elements where they lie in memory, adjacent, in their storage types. scale and
    zero_point are of float64 if the output is, and of float32 otherwise. */
 typedef struct {

@@ -186,6 +186,65 @@ TARGET static void AT(double_of_float)(double *restrict out, const float *restri
 FORWARD(f32, float, rintf)
 FORWARD(f64, double, rint)
 #undef FORWARD
+
+/* The same with a scale, and a zero point unless `shifted` is 0, for each element. */
+#define EACH(suffix, type, round, magnitude, most) \
+  TARGET INLINE void AT(dequantize_each_loop_##suffix)(type *y, const type *q, const type *scale, const type *zero, \
+                                                       long n, int shifted) { \
+    INDEPENDENT \
+    for (long i = 0; i < n; i++) y[i] = (q[i] - (shifted ? zero[i] : 0)) * scale[i]; \
+  } \
+  TARGET static void AT(dequantize_each_##suffix)(type *y, const type *q, const type *scale, const type *zero, long n) { \
+    if (zero) AT(dequantize_each_loop_##suffix)(y, q, scale, zero, n, 1); \
+    else AT(dequantize_each_loop_##suffix)(y, q, scale, scale, n, 0); \
+  } \
+  TARGET INLINE void AT(fake_quantize_forward_each_loop_##suffix)(type *y, const type *x, const type *scale, \
+      const type *zero, type low, type high, long n, int shifted) { \
+    INDEPENDENT \
+    for (long i = 0; i < n; i++) { \
+      const type s = scale[i], z = shifted ? zero[i] : 0; \
+      type t = round(x[i] / (s == 0 ? 1 : s)) + z; \
+      t = t < low ? low : t; \
+      t = t > high ? high : t; \
+      y[i] = (t - z) * s; \
+    } \
+  } \
+  TARGET static void AT(fake_quantize_forward_each_##suffix)(type *y, const type *x, const type *scale, \
+      const type *zero, type low, type high, long n) { \
+    if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, low, high, n, 1); \
+    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, low, high, n, 0); \
+  } \
+  TARGET INLINE void AT(fake_quantize_each_loop_##suffix)(type *restrict dx, double *restrict dscale, \
+      double *restrict dzero, const type *dy, const type *x, const type *scale, const type *zero, type low, type high, \
+      long n, int scales, int shifts, int shifted) { \
+    for (long i = 0; i < n; i++) { \
+      const type g = dy[i], v = x[i], s = scale[i], z = shifted ? zero[i] : 0; \
+      const type ratio = ((s == 0) & (v == 0)) ? 0 : v / (s == 0 ? 0 : s), whole = round(ratio), q = whole + z; \
+      const int inside = (q >= low) & (q <= high); \
+      type level = q < low ? low : q; \
+      level = level > high ? high : level; \
+      const double rest = (double)whole * (double)s - (double)v; \
+      const double residual = ((s == 0) | (magnitude(s) > most)) ? 0 : rest / (double)s; \
+      dx[i] = inside ? g : 0; \
+      if (scales) dscale[i] = (double)g * (inside ? residual : (double)level - (double)z); \
+      if (shifts) dzero[i] = inside ? 0 : -(double)g * (double)s; \
+    } \
+  } \
+  TARGET static void AT(fake_quantize_each_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, \
+      const type *x, const type *scale, const type *zero, type low, type high, long n) { \
+    const int shifted = zero != 0; \
+    const type *z = shifted ? zero : scale; \
+    if (dscale && dzero) AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, low, high, n, 1, 1, shifted); \
+    else if (dscale && shifted) AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 1); \
+    else if (dscale) AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 0); \
+    else if (dzero) AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, low, high, n, 0, 1, shifted); \
+    else if (shifted) AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 1); \
+    else AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 0); \
+  }
+
+EACH(f32, float, rintf, fabsf, FLT_MAX)
+EACH(f64, double, rint, fabs, DBL_MAX)
+#undef EACH
 #undef PLAIN_f32
 #undef PLAIN_f64
 #undef ANY_f32

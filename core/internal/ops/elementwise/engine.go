@@ -25,10 +25,14 @@ import (
 // each run there.
 type Op struct {
 	inputs, outputs int
-	denseInputs     uint8       // set of inputs that always have one number per element
-	perToken        bool        // a token is a row of the last dimension, which stays the fastest; sums run over it
-	Kernels         []KernelSet // kernel sets, those with the fewest operands first
-	inputsOf        [3]uint8    // set of inputs that each output needs
+	denseInputs     uint8 // set of inputs that always have one number per element
+	perToken        bool  // a token is a row of the last dimension, which stays the fastest; sums run over it
+	// columnInputs is a set of inputs with a number for each column: they move along the fastest
+	// dimension, and are broadcast along the dimensions of the sums. A thread of the columns
+	// kernel, the only one of such an operation, keeps the numbers of its columns.
+	columnInputs uint8
+	Kernels      []KernelSet // kernel sets, those with the fewest operands first
+	inputsOf     [3]uint8    // set of inputs that each output needs
 	// scalars sets the scalar arguments that depend on the operands of a run; nil: none do.
 	scalars func(scalar *[4]float64, args []tensor.Tensor)
 	// products describes the outputs if each is a product with the first input; nil: f32 and f64
@@ -50,6 +54,9 @@ func newOp(op Op) *Op {
 	Ops = append(Ops, &op)
 	return &op
 }
+
+// IsByColumn reports whether the operation has inputs with a number for each column.
+func (op *Op) IsByColumn() bool { return op.columnInputs != 0 }
 
 // sumsRuns reports whether f32 and f64 leave the sum of each run, not the term of each element.
 func (op *Op) sumsRuns() bool { return op.products == nil && op.perToken }
@@ -82,14 +89,18 @@ type mapReduce struct {
 	element tensor.DType
 	scalar  [4]float64
 	shape   []int64
-	// axis[i][d] is the dimension of operand i that matches dimension d of the shape; -1 if the
-	// operand is broadcast.
-	axis [cpu.MaxOperands][tensor.MaxRank]int8
+	// axis[i][d] is the dimension of operand i that matches dimension d of the shape, of which a
+	// step is multiple[i][d] elements of the operand's dimension; -1 if the operand is broadcast.
+	axis     [cpu.MaxOperands][tensor.MaxRank]int8
+	multiple [cpu.MaxOperands][tensor.MaxRank]int64
 	// sums[o] is the set of dimensions that output o is summed over; 0: the output is stored
 	// element by element.
 	sums   [cpu.MaxOperands]uint8
 	passes []reduction // one for each distinct set in sums
-	numSMs int         // multiprocessors
+	// stores is the configuration of a pass without sums, if the operation has columnInputs: it goes
+	// along the dimensions that these are broadcast along.
+	stores reduction
+	numSMs int // multiprocessors
 }
 
 // reduction is the configuration of the sums over one set of dimensions. It depends on the shape
@@ -109,24 +120,32 @@ var (
 	tokenKernels = []string{"map", "rows"}
 )
 
-// alignLeft matches an operand with one value per token to the leading dimensions; it is constant
-// along the last.
-func (m *mapReduce) alignLeft(operand int) {
-	for d := range m.shape {
-		m.axis[operand][d] = int8(d)
-	}
-	m.axis[operand][len(m.shape)-1] = -1
+// match matches dimension d of the shape to a dimension of an operand, or to none (-1).
+func (m *mapReduce) match(operand, d, axis int, multiple int64) {
+	m.axis[operand][d] = int8(axis)
+	m.multiple[operand][d] = multiple
 }
 
 // alignRight matches an operand of a shape to the trailing dimensions, as broadcasting does.
 func (m *mapReduce) alignRight(operand int, shape []int64) {
 	lead := len(m.shape) - len(shape)
 	for d := range m.shape {
-		m.axis[operand][d] = -1
+		m.match(operand, d, -1, 1)
 		if d >= lead && (shape[d-lead] != 1 || m.shape[d] == 1) {
-			m.axis[operand][d] = int8(d - lead)
+			m.match(operand, d, d-lead, 1)
 		}
 	}
+}
+
+// kernels are the variants that the operation has.
+func (m *mapReduce) kernels() []string {
+	switch {
+	case m.op.IsByColumn():
+		return mapKernels[2:]
+	case m.op.perToken:
+		return tokenKernels
+	}
+	return mapKernels
 }
 
 // prepare chooses the configuration of every reduction.
@@ -134,7 +153,7 @@ func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (o
 	m.numSMs = numSMs
 	for o := range m.op.outputs {
 		for d, extent := range m.shape {
-			if m.axis[m.op.inputs+o][d] < 0 && (extent != 1 || m.op.perToken) {
+			if m.axis[m.op.inputs+o][d] < 0 && (extent != 1 || m.op.perToken || m.op.IsByColumn()) {
 				m.sums[o] |= 1 << d
 			}
 		}
@@ -145,6 +164,18 @@ func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (o
 			m.passes[at].outputs++
 		default:
 			m.passes = append(m.passes, m.reductionOver(m.sums[o], preference.Kernel))
+		}
+	}
+	if m.op.IsByColumn() {
+		var dims uint8
+		for d := range m.shape {
+			if m.axis[bits.TrailingZeros8(m.op.columnInputs)][d] < 0 {
+				dims |= 1 << d
+			}
+		}
+		m.stores = m.reductionOver(dims, "columns")
+		if cuda {
+			m.chooseChunks(&m.stores)
 		}
 	}
 	if k := preference.Kernel; k != "" && k != m.Kernel() {
@@ -173,7 +204,7 @@ func (m *mapReduce) reductionOver(dims uint8, kernel string) reduction {
 			r.kept *= extent
 		}
 	}
-	if kernel == "rows" || kernel == "columns" {
+	if kernel != "map" && slices.Contains(m.kernels(), kernel) {
 		r.columns = kernel == "columns" && r.kept != 1 // a single sum has no columns
 	}
 	return r
@@ -204,7 +235,10 @@ func (r *reduction) kernel() string {
 
 // Kernel implements ops.Program.
 func (m *mapReduce) Kernel() string {
-	if len(m.passes) == 0 {
+	switch {
+	case m.op.IsByColumn():
+		return "columns"
+	case len(m.passes) == 0:
 		return "map"
 	}
 	return m.passes[0].kernel()
@@ -220,7 +254,7 @@ func (m *mapReduce) space(args []tensor.Tensor) cpu.Space {
 		}
 		for d := range m.shape {
 			if a := m.axis[i][d]; a >= 0 {
-				s.Stride[i][d] = args[i].Strides[a]
+				s.Stride[i][d] = args[i].Strides[a] * m.multiple[i][d]
 			}
 		}
 	}

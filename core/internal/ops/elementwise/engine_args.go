@@ -15,14 +15,14 @@ func (k *devicePass) step(i int) int64 {
 	return 0
 }
 
-// isPerToken reports whether operand i has one number per token: it is constant along the fastest
-// dimension.
-func (k *devicePass) isPerToken(i int) bool {
-	return k.op.perToken && k.axis[i][len(k.shape)-1] < 0
+// isSide reports whether operand i has one number per token, constant along the fastest dimension,
+// or per column.
+func (k *devicePass) isSide(i int) bool {
+	return k.op.columnInputs>>i&1 != 0 || k.op.perToken && k.axis[i][len(k.shape)-1] < 0
 }
 
 // readsElements reports whether the pass reads input i element by element.
-func (k *devicePass) readsElements(i int) bool { return k.inputs>>i&1 != 0 && !k.isPerToken(i) }
+func (k *devicePass) readsElements(i int) bool { return k.inputs>>i&1 != 0 && !k.isSide(i) }
 
 // storesElements reports whether the pass stores output o element by element.
 func (k *devicePass) storesElements(o int) bool { return k.stored>>o&1 != 0 }
@@ -160,6 +160,9 @@ func (k *devicePass) header(l *launchConfig, order []int, kept int, uses int64, 
 	a.group, a.lanes, a.tiles, a.chunks, a.chunk = l.group, l.lanes, l.tiles, l.chunks, l.chunk
 	if vectorized {
 		a.wide = 1
+	}
+	if l.isShort {
+		a.isShort = 1
 	}
 	a.uses, a.scalar = uses, k.scalar
 	for place, i := range k.op.Kernels[k.kernelSetIndex].Out {

@@ -1,6 +1,7 @@
 package elementwise
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 	"unsafe"
@@ -132,6 +133,9 @@ func (h *hostPass[A]) prepareReads() {
 // allDirect reports whether the layout and dtype of every operand of the pass suit the product
 // loops, or dense.
 func (h *hostPass[A]) allDirect() bool {
+	if bits.OnesCount8(h.inputs&h.op.columnInputs) > 1 {
+		return false // the product loops have no pair of values of 8 bits and zero points of columns
+	}
 	for i := range h.args {
 		out := i - h.op.inputs
 		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.stored>>out&1 != 0

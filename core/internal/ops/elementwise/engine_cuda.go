@@ -18,6 +18,7 @@ const (
 	rowBlocksPerSM    = 64  // blocks per SM that share few long sums of rows
 	columnBlocksPerSM = 3   // blocks per SM that share few long sums of columns
 	minSplitVectors   = 256 // 16-byte vectors of a sum from which on it may be split
+	shortRowLanes     = 64  // threads that a row of map needs at least, so that each reads several vectors of it and accesses coalesce
 )
 
 // KernelSet is the kernels of an Op for one choice of operands.
@@ -34,8 +35,8 @@ type unroll struct{ Mapped, Rows, Columns int64 }
 // Symbols are the kernels of each set, then the combine kernel, which adds partial sums.
 func (m *mapReduce) Symbols() (list []launch.Symbol) {
 	for _, set := range m.op.Kernels {
-		for _, kernel := range m.family.Kinds[0].Kernels {
-			if kernel == "map" || len(m.passes) > 0 {
+		for _, kernel := range m.kernels() {
+			if kernel == "map" || len(m.passes) > 0 || m.op.IsByColumn() {
 				list = append(list, launch.Symbol{Image: m.family.Image, Name: set.Name + "_" + kernel + "_" + m.element.Suffix()})
 			}
 		}
@@ -51,7 +52,7 @@ func (m *mapReduce) kernelIndex(set int, kernel string) int {
 	if len(m.passes) == 0 {
 		return set
 	}
-	kernels := m.family.Kinds[0].Kernels
+	kernels := m.kernels()
 	return set*len(kernels) + slices.Index(kernels, kernel)
 }
 
@@ -142,6 +143,9 @@ func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Qu
 	passes, n := m.plan(args)
 	for i := range n {
 		p := &passes[i]
+		if p.reduction == nil && m.op.IsByColumn() {
+			p.reduction = &m.stores
+		}
 		s := m.arrange(p, &space)
 		k := devicePass{mapReduce: m, pass: p, args: args, space: &s, workspace: workspace, q: q}
 		if err := k.launch(); err != nil {
@@ -165,9 +169,10 @@ type devicePass struct {
 // launchConfig holds the launch arguments of a kernel apart from the operands: the numbers of kept
 // and of reduced indices; `group` threads for each part of a sum, `lanes` of them along the fastest
 // dimension; tiles along that dimension; chunks of a sum, of `chunk` work items each; and the
-// address of the partial sums, 0 if sums are not split.
+// address of the partial sums, 0 if sums are not split. isShort: see IterSpace.
 type launchConfig struct {
 	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
+	isShort                                                   bool
 	partial                                                   uintptr
 }
 
@@ -224,8 +229,12 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 		}
 	}
 	l.tiles = num.CeilDiv(vectors, l.lanes*u)
+	rows := SmallBlock / l.lanes // of a CTA
+	if lanes := num.Pow2(vectors); k.space.N > 1 && k.vectorized() && lanes < shortRowLanes && lanes-vectors <= lanes/4 {
+		l.isShort, l.lanes, l.tiles, rows = true, lanes, 1, SmallBlock/lanes*ShortRows
+	}
 	k.pack(&l)
-	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, SmallBlock/l.lanes), SmallBlock)
+	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, rows), SmallBlock)
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
@@ -243,6 +252,10 @@ func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error 
 	l.tiles = num.CeilDiv(vectors, l.lanes)
 	l.chunk = max(1, num.CeilDiv(num.CeilDiv(reduced, k.reduction.chunks), height)*height)
 	l.chunks = max(1, num.CeilDiv(reduced, l.chunk))
+	if k.summed == 0 {
+		k.pack(&l)
+		return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "columns"), l.tiles*l.chunks*kept, launch.BlockThreads)
+	}
 	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, launch.BlockThreads, kept*columns)
 }
 
@@ -259,5 +272,5 @@ func (k *devicePass) launchSums(kernel string, l *launchConfig, grid int64, bloc
 	l.lanes, l.keptSize = min(launch.BlockThreads/height, num.Pow2(sums)), sums
 	l.tiles = num.CeilDiv(sums, l.lanes)
 	k.packKept(l)
-	return k.q.Submit(k.kernelIndex(len(k.op.Kernels), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), launch.BlockThreads)
+	return k.q.Submit(len(k.op.Kernels)*len(k.kernels()), l.tiles*int64(bits.OnesCount8(k.summed)), launch.BlockThreads)
 }

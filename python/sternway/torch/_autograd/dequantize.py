@@ -1,4 +1,4 @@
-"""The autograd functions of per-token dequantization, and the selection of plans before the forward runs."""
+"""The autograd functions of dequantization, and the selection of plans before the forward runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name, device_of
-from ..._dequantize import (
-    DequantizePerTokenBackwardPlan,
-    DequantizePerTokenPlan,
-    dequantize_forward_plan,
-    dequantize_per_token_backward,
-    dequantize_plan,
-)
+from ..._dequantize import dequantize_plan
+from ..._dequantize_backward import dequantize_backward, dequantize_backward_plan, dequantize_per_token_backward
+from ..._plan import Plan
 from . import quantize
 from .calls import resolve
 from .constants import constant
@@ -23,13 +19,21 @@ from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_pla
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .operators import batch_first, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable
 
-NAME = "dequantize_per_token"
+NAME = "dequantize"
+"""Of the operator of the forward. Its scale is for blocks or for tokens, whichever its shape says."""
+QDTYPES = (torch.int8, torch.uint8)
+"""The dtypes of quantized values."""
 
 
-@torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
+def _backward(dy: Tensor, scale: Tensor) -> Any:
+    """The function that computes the gradients."""
+    return dequantize_per_token_backward if quantize.is_per_token(dy, scale) else dequantize_backward
+
+
+@torch.library.custom_op("sternway::dequantize_backward", mutates_args=())
 def _operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """dequantize_per_token_backward as an operator, for calls that torch must see."""
-    return quantize.padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
+    """The gradients as an operator, for calls that torch must see."""
+    return quantize.padded(*_backward(dy, scale)(dy, scale, q=q, zero_point=zero_point))
 
 
 @_operator.register_fake
@@ -39,23 +43,23 @@ def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[
 
 def _formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     wide = torch.promote_types(dy.dtype, torch.float32)
-    zero = 0 if zero_point is None else quantize.column(zero_point, q).to(wide)
-    s, g = quantize.column(scale, q).to(wide), dy.to(wide)
-    dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
+    zero = 0 if zero_point is None else quantize.expanded(zero_point, q).to(wide)
+    s, g = quantize.expanded(scale, q).to(wide), dy.to(wide)
+    dscale = quantize.block_sums(g * (q.to(wide) - zero), scale)
     dzero = None
     if zero_point is not None and quantize.learned(zero_point):
-        dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype)
+        dzero = quantize.block_sums(-s * g, zero_point)
     return quantize.padded((g * s).to(dy.dtype), dscale, dzero)
 
 
-_operator.register_vmap(quantize.batched(NAME, _operator))
-_GRADIENT = differentiable(_operator, by_formula(_formula))
+_operator.register_vmap(quantize.batched(NAME, _operator, 1))
+_GRADIENT = differentiable(_operator, by_formula(_formula, "dequantize_backward"))
 
 
 def by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward in torch's operations."""
-    s = quantize.column(scale, q).to(torch.promote_types(dtype, torch.float32))
-    shifted = q if zero_point is None else q.to(s.dtype) - quantize.column(zero_point, q).to(s.dtype)
+    s = quantize.expanded(scale, q).to(torch.promote_types(dtype, torch.float32))
+    shifted = q if zero_point is None else q.to(s.dtype) - quantize.expanded(zero_point, q).to(s.dtype)
     return quantize.rounded(shifted * s, dtype)
 
 
@@ -69,7 +73,7 @@ def _gradients(
     if call := recorded_call(dy, _GRADIENT):
         grads = call(dy, factor, q, zero_point)
     else:
-        grads = dequantize_per_token_backward(dy, factor, q=q, zero_point=zero_point)
+        grads = _backward(dy, factor)(dy, factor, q=q, zero_point=zero_point)
     return None, quantize.rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
 
 
@@ -77,32 +81,41 @@ class Steps(NamedTuple):
     """How a dequantization of tensors of some shapes is done, which is decided before anything runs."""
 
     dtype: torch.dtype
-    forward: DequantizePerTokenPlan
-    backward: DequantizePerTokenBackwardPlan
+    forward: Plan[Any]
+    backward: Plan[Any]
 
 
 @functools.lru_cache(maxsize=1024)
 def _steps(
-    shape: torch.Size, qdtype: torch.dtype, scale: quantize.Facts, zero_point: quantize.Facts | None, dtype: torch.dtype
+    shape: torch.Size,
+    qdtype: torch.dtype,
+    scale: quantize.Facts,
+    zero_point: quantize.Facts | None,
+    dtype: torch.dtype,
+    per_token: bool,
 ) -> Steps | None:
     """The steps of a dequantization, from a cache; None: it takes the general way.
 
     Args:
         shape, qdtype: of q.
         dtype: of the result.
+        per_token: whether there is one number for each token, otherwise for each block.
 
     Raises:
         Error: there is no plan.
     """
-    if qdtype not in (torch.int8, torch.uint8) or not quantize.fits(shape, dtype, scale, zero_point):
+    if qdtype not in QDTYPES or not quantize.fits(shape, dtype, scale, zero_point, per_token):
         return None
-    _, scale_dtype, device = scale
-    problem = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
-    return Steps(dtype, dequantize_forward_plan(*problem), dequantize_plan(*problem))
+    scale_shape, scale_dtype, device = scale
+    problem = tuple(shape), dtype, None if per_token else tuple(scale_shape), scale_dtype, qdtype, device_name(device)
+    return Steps(dtype, dequantize_plan(*problem), dequantize_backward_plan(*problem))
 
 
-def run_eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
-    """Dequantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+def run_eager(q: Any, scale: Any, zero_point: Any, dtype: Any, per_token: bool) -> Tensor | None:
+    """Dequantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong.
+
+    per_token: whether there is one number for each token, otherwise for each block.
+    """
     if not (is_eager(q) and is_plain(scale) and (zero_point is None or is_plain(zero_point)) and q.device == scale.device):
         return None
     learned, shift = scale.requires_grad, None
@@ -111,7 +124,7 @@ def run_eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
             learned = learned or zero_point.requires_grad
             shift = zero_point.shape, zero_point.dtype, zero_point.device
         factor = scale.shape, scale.dtype, scale.device
-        steps = _steps(q.shape, q.dtype, factor, shift, scale.dtype if dtype is None else dtype)
+        steps = _steps(q.shape, q.dtype, factor, shift, scale.dtype if dtype is None else dtype, per_token)
     except (RuntimeError, TypeError, ValueError):  # errors of plans; a nested tensor; a dtype that cannot be hashed
         return None
     if steps is None:
@@ -141,7 +154,7 @@ class _DequantizeEager(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
         if needs_no_graph(dy) and dy.dtype is steps.dtype:
-            grads = quantize.per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
+            grads = quantize.empty_sums(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, **grads}):
                 return None, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, q, scale, zero_point, needs), None
@@ -174,7 +187,7 @@ class _Dequantize(torch.autograd.Function):
 _dequantize = traceable(_Dequantize)
 
 
-@torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
+@torch.library.custom_op("sternway::dequantize", mutates_args=())
 def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward as an operator, for DTensors, and for torch.export, which drops the backward of an autograd.Function."""
     return quantize.laid_out(by_torch(q, scale, zero_point, dtype), q)
@@ -187,7 +200,7 @@ def _(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*batch_first(info, in_dims, inputs)), 0
+    return _exported(*quantize.ranked(batch_first(info, in_dims, inputs))), 0
 
 
 _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
@@ -195,9 +208,14 @@ _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setu
 
 @constant
 def _probed(
-    rank: int, dtype: torch.dtype, qdtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    blocks: tuple[int, ...] | None,
+    scale_dtype: torch.dtype,
+    qdtype: torch.dtype,
+    device: torch.device,
 ) -> ErrorParts | None:
-    return selection_error(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
+    return selection_error(dequantize_backward_plan, shape, dtype, blocks, scale_dtype, qdtype, str(device))
 
 
 def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
@@ -208,14 +226,16 @@ def select_or_raise(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: 
     """
     scale_dtype = quantize.kernel_scale_dtype(scale, dtype)
     if runs_plan_directly(q, scale, zero_point):
-        dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
+        blocks = quantize.blocks_of(q, scale)
+        dequantize_backward_plan(tuple(q.shape), dtype, blocks, scale_dtype, q.dtype, device_of(q))
     else:
-        require(NAME, _probed(q.dim(), dtype, q.dtype, scale_dtype, device_to_ask(q)))
+        shape, blocks = quantize.small_problem(q, scale)
+        require(NAME, _probed(shape, dtype, blocks, scale_dtype, q.dtype, device_to_ask(q)))
 
 
-def run_general(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Dequantize in the general way; ``select_or_raise`` found the plans."""
+def run_general(op: str, q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Dequantize in the general way; ``select_or_raise`` found the plans. op: the drop-in, for errors."""
     inputs = q, scale, zero_point, dtype
     if (is_exporting() and quantize.needs_gradient(scale, zero_point)) or is_distributed(*inputs):
-        return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
+        return run_operator(NAME, op, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _dequantize(*inputs)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The autograd functions of per-token fake quantization, and the selection of plans before the forward runs."""
+"""The autograd functions of fake quantization, and the selection of plans before the forward runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name, device_of
-from ..._fake_quantize import (
-    FakeQuantizePerTokenBackwardPlan,
-    FakeQuantizePerTokenPlan,
-    fake_quantize_forward_plan,
-    fake_quantize_per_token_backward,
-    fake_quantize_plan,
-)
+from ..._fake_quantize import fake_quantize_plan
+from ..._fake_quantize_backward import fake_quantize_backward, fake_quantize_backward_plan, fake_quantize_per_token_backward
+from ..._plan import Plan
 from . import quantize
 from .calls import resolve
 from .constants import constant
@@ -24,10 +20,16 @@ from .dispatch import ErrorParts, device_to_ask, require, run_operator, runs_pla
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .operators import batch_first, by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable
 
-NAME = "fake_quantize_per_token"
+NAME = "fake_quantize"
+"""Of the operator of the forward. Its scale is for blocks or for tokens, whichever its shape says."""
 
 
-@torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
+def _backward(x: Tensor, scale: Tensor) -> Any:
+    """The function that computes the gradients."""
+    return fake_quantize_per_token_backward if quantize.is_per_token(x, scale) else fake_quantize_backward
+
+
+@torch.library.custom_op("sternway::fake_quantize_backward", mutates_args=())
 def _operator(
     dy: Tensor,
     x: Tensor,
@@ -36,10 +38,8 @@ def _operator(
     quant_min: int,
     quant_max: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """fake_quantize_per_token_backward as an operator, for calls that torch must see."""
-    return quantize.padded(
-        *fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max)
-    )
+    """The gradients as an operator, for calls that torch must see."""
+    return quantize.padded(*_backward(x, scale)(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max))
 
 
 @_operator.register_fake
@@ -50,8 +50,8 @@ def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) 
 def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
     """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    s = quantize.column(scale, x).to(wide)
-    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else quantize.column(zero_point, x).to(wide)
+    s = quantize.expanded(scale, x).to(wide)
+    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else quantize.expanded(zero_point, x).to(wide)
     if zero_point is not None and zero_point.is_floating_point():
         zero = zero.round().clamp(quant_min, quant_max)
     ratio = x.to(wide) / s.masked_fill(s == 0, 1.0)
@@ -78,15 +78,15 @@ def _formula(
     inside = (t >= quant_min) & (t <= quant_max)
     g = dy.to(ratio.dtype)
     steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
-    dscale = (g * torch.where(inside, steps - ratio, steps)).sum(-1).view(scale.shape).to(scale.dtype)
+    dscale = quantize.block_sums(g * torch.where(inside, steps - ratio, steps), scale)
     dzero = None
     if zero_point is not None and quantize.learned(zero_point):
-        dzero = torch.where(inside, 0.0, -g * s).sum(-1).view(zero_point.shape).to(zero_point.dtype)
+        dzero = quantize.block_sums(torch.where(inside, 0.0, -g * s), zero_point)
     return quantize.padded(torch.where(inside, dy, 0.0), dscale, dzero)
 
 
-_operator.register_vmap(quantize.batched(NAME, _operator))
-_GRADIENT = differentiable(_operator, by_formula(_formula))
+_operator.register_vmap(quantize.batched(NAME, _operator, 2))
+_GRADIENT = differentiable(_operator, by_formula(_formula, "fake_quantize_backward"))
 
 
 Bounds = tuple[int, int]
@@ -110,7 +110,7 @@ def traced_by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds:
     steps = torch.where(inside, level - zero - ratio, level - zero).detach()
     line = torch.where(inside, x, 0.0) + s * steps
     if zero_point is not None and quantize.learned(zero_point):
-        line = line - torch.where(inside, 0.0, s.detach()) * quantize.column(zero_point, x)
+        line = line - torch.where(inside, 0.0, s.detach()) * quantize.expanded(zero_point, x)
     return y + (line - line.detach()).to(y.dtype)
 
 
@@ -125,9 +125,9 @@ def _gradients(
         dx, dscale, dzero_point = call(dy, x, factor, zero_point, *bounds)
     else:
         quant_min, quant_max = bounds
-        dx, dscale, dzero_point = fake_quantize_per_token_backward(
+        dx, dscale, dzero_point = _backward(x, factor)(
             dy, x, factor, zero_point, quant_min=quant_min, quant_max=quant_max,
-            out=[torch.empty_like(x), *quantize.per_token_gradients(factor, zero_point).values()],
+            out=[torch.empty_like(x), *quantize.empty_sums(factor, zero_point).values()],
         )  # fmt: skip
     return dx, quantize.rounded(dscale, scale.dtype), dzero_point if needs[2] else None
 
@@ -137,31 +137,40 @@ class Steps(NamedTuple):
 
     dtype: torch.dtype
     bounds: Bounds
-    forward: FakeQuantizePerTokenPlan
-    backward: FakeQuantizePerTokenBackwardPlan
+    forward: Plan[Any]
+    backward: Plan[Any]
 
 
 @functools.lru_cache(maxsize=1024)
 def _steps(
-    shape: torch.Size, dtype: torch.dtype, scale: quantize.Facts, zero_point: quantize.Facts | None, bounds: Bounds
+    shape: torch.Size,
+    dtype: torch.dtype,
+    scale: quantize.Facts,
+    zero_point: quantize.Facts | None,
+    bounds: Bounds,
+    per_token: bool,
 ) -> Steps | None:
     """The steps of a fake quantization, from a cache; None: it takes the general way.
 
     Args:
         shape, dtype: of x.
+        per_token: whether there is one number for each token, otherwise for each block.
 
     Raises:
         Error: there is no plan.
     """
-    if bounds[0] > bounds[1] or not quantize.fits(shape, dtype, scale, zero_point):
+    if bounds[0] > bounds[1] or not quantize.fits(shape, dtype, scale, zero_point, per_token):
         return None
-    _, scale_dtype, device = scale
-    problem = tuple(shape), dtype, *bounds, scale_dtype, device_name(device)
-    return Steps(dtype, bounds, fake_quantize_forward_plan(*problem), fake_quantize_plan(*problem))
+    scale_shape, scale_dtype, device = scale
+    problem = tuple(shape), dtype, *bounds, None if per_token else tuple(scale_shape), scale_dtype, device_name(device)
+    return Steps(dtype, bounds, fake_quantize_plan(*problem), fake_quantize_backward_plan(*problem))
 
 
-def run_eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
-    """Quantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+def run_eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, per_token: bool) -> Tensor | None:
+    """Quantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong.
+
+    per_token: whether there is one number for each token, otherwise for each block.
+    """
     if not (type(quant_min) is type(quant_max) is int and is_eager(x)):
         return None
     if not (is_plain(scale) and (zero_point is None or is_plain(zero_point)) and x.device == scale.device):
@@ -172,7 +181,7 @@ def run_eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: An
             learned = learned or zero_point.requires_grad
             shift = zero_point.shape, zero_point.dtype, zero_point.device
         factor = scale.shape, scale.dtype, scale.device
-        steps = _steps(x.shape, x.dtype, factor, shift, (quant_min, quant_max))
+        steps = _steps(x.shape, x.dtype, factor, shift, (quant_min, quant_max), per_token)
     except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
         return None
     if steps is None:
@@ -201,7 +210,7 @@ class _FakeQuantizeEager(torch.autograd.Function):
         needs = ctx.needs_input_grad
         if needs_no_graph(dy) and dy.dtype is steps.dtype:
             dx = torch.empty_like(x)
-            grads = quantize.per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
+            grads = quantize.empty_sums(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
                 return dx, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, x, scale, zero_point, steps.bounds, needs), None
@@ -236,7 +245,7 @@ class _FakeQuantize(torch.autograd.Function):
 _fake_quantize = traceable(_FakeQuantize)
 
 
-@torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
+@torch.library.custom_op("sternway::fake_quantize", mutates_args=())
 def _exported(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
     """The forward as an operator, for torch.export and DTensors. The gradient of torch.round in its place would be 0."""
     return quantize.laid_out(_by_torch(x, scale, zero_point, (quant_min, quant_max)), x)
@@ -249,17 +258,18 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*batch_first(info, in_dims, inputs)), 0
+    return _exported(*quantize.ranked(batch_first(info, in_dims, inputs))), 0
 
 
 _exported.register_autograd(_FakeQuantize.backward, setup_context=_FakeQuantize.setup_context)
 
 
 @constant
-def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> ErrorParts | None:
-    return selection_error(
-        fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device)
-    )  # any bounds: no plan refuses some
+def _probed(
+    shape: tuple[int, ...], dtype: torch.dtype, blocks: tuple[int, ...] | None, scale_dtype: torch.dtype, device: torch.device
+) -> ErrorParts | None:
+    problem = shape, dtype, 0, 1, blocks, scale_dtype, str(device)  # any bounds: no plan refuses some
+    return selection_error(fake_quantize_backward_plan, *problem)
 
 
 def select_or_raise(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
@@ -270,14 +280,16 @@ def select_or_raise(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_m
     """
     scale_dtype = quantize.kernel_scale_dtype(scale, x.dtype)
     if runs_plan_directly(x, scale, zero_point):
-        fake_quantize_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale_dtype, device_of(x))
+        blocks = quantize.blocks_of(x, scale)
+        fake_quantize_backward_plan(tuple(x.shape), x.dtype, quant_min, quant_max, blocks, scale_dtype, device_of(x))
     else:
-        require(NAME, _probed(x.dim(), x.dtype, scale_dtype, device_to_ask(x)))
+        shape, blocks = quantize.small_problem(x, scale)
+        require(NAME, _probed(shape, x.dtype, blocks, scale_dtype, device_to_ask(x)))
 
 
-def run_general(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """Quantize in the general way; ``select_or_raise`` found the plans."""
+def run_general(op: str, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
+    """Quantize in the general way; ``select_or_raise`` found the plans. op: the drop-in, for errors."""
     inputs = x, scale, zero_point, quant_min, quant_max
     if (is_exporting() and quantize.needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
-        return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
+        return run_operator(NAME, op, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
     return _fake_quantize(*inputs)  # type: ignore[no-any-return]

@@ -10,13 +10,14 @@ The tensors that a rule gets are DTensors, or the specs by which torch plans a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from ..._kinds import EXTREMA
+from ..._quantize import extents_of
 from .._autograd.scan_gradient import NEEDS_X
 
 Placements = list[Placement | None]
@@ -167,35 +168,43 @@ def shard_of(x: Any, dim: int, shape: Sequence[int]) -> Shard | None:
     return Shard(own) if own >= 0 and x.shape[own] == shape[dim] else None
 
 
-# --- Per-token quantization -------------------------------------------------------------------------------------------
+# --- Quantization -----------------------------------------------------------------------------------------------------
 
 
-def per_token(x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
-    """Every dimension: scale and zero_point are sharded with the tokens, and replicated where a token is sharded."""
+def quantize(x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
+    """Every dimension along which no shard ends inside a block."""
     rules = [whole(1, x, scale, zero_point)]
-    for d in range(x.ndim):
-        token = WHOLE if d == x.ndim - 1 else Shard(d)
-        rules.append(rule([Shard(d)], Shard(d), token, given(zero_point, token)))
+    rules += [rule([Shard(d)], Shard(d), *placed) for d, placed in of_blocks(x, scale, zero_point)]
     return rules
 
 
 def dequantize_backward(dy: Any, scale: Any, q: Any, zero_point: Any) -> Rules:
-    """:func:`per_token_backward` with its inputs in another order."""
-    rules = per_token_backward(dy, q, scale, zero_point)
+    """:func:`fake_quantize_backward` with its inputs in another order."""
+    rules = fake_quantize_backward(dy, q, scale, zero_point)
     return [(outputs, [of_dy, of_scale, of_q, *rest]) for outputs, (of_dy, of_q, of_scale, *rest) in rules]
 
 
-def per_token_backward(dy: Any, x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
-    """Where a token is sharded, the gradients of its scale and zero point are sums over processes."""
+def fake_quantize_backward(dy: Any, x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
+    """Where the shards share numbers of scale and zero point, the gradients of these are sums over processes."""
     outputs = True, True, is_floating(zero_point)
     rules = [whole(3, dy, x, scale, zero_point)]
-    for d in range(dy.ndim):
-        within = d == dy.ndim - 1
-        token: Placement = WHOLE if within else Shard(d)
-        grad: Placement = SUM if within else Shard(d)
-        inputs = Shard(d), Shard(d), token, given(zero_point, token)
-        rules.append(rule([Shard(d), grad, made(outputs[2], grad)], *inputs))
+    for d, placed in of_blocks(dy, scale, zero_point):
+        sums = [SUM if p == WHOLE else p for p in placed if p is not None]
+        grads = sums[0], made(outputs[2], sums[-1])
+        rules.append(rule([Shard(d), *grads], Shard(d), Shard(d), *placed))
     return [*rules, linear(outputs, dy, x, scale, zero_point)]
+
+
+def of_blocks(x: Any, scale: Any, zero_point: Any) -> Iterator[tuple[int, list[Placement | None]]]:
+    """The dimensions along which x may be sharded, each with the placements of scale and zero point.
+
+    A value is replicated where its extent is 1. Otherwise it is sharded with x, if it has a number for each index, or if its
+    blocks can be dealt out evenly.
+    """
+    for d, n in enumerate(x.shape):
+        values = [(v, 1 if v is None else extents_of(x.shape, v.shape)[d]) for v in (scale, zero_point)]
+        if all(e in (1, n) or e % x.device_mesh.size() == 0 for _, e in values):
+            yield d, [given(v, WHOLE if e == 1 and (n != 1 or v.ndim <= d) else Shard(d)) for v, e in values]
 
 
 # --- RoPE -------------------------------------------------------------------------------------------------------------
@@ -314,10 +323,10 @@ RULES: dict[str, Callable[..., Rules]] = {
     "linear_recurrence_backward": linear_recurrence_backward,
     "lerp": lerp,
     "lerp_backward": lerp_backward,
-    "dequantize_per_token": per_token,
-    "dequantize_per_token_backward": dequantize_backward,
-    "fake_quantize_per_token": per_token,
-    "fake_quantize_per_token_backward": per_token_backward,
+    "dequantize": quantize,
+    "dequantize_backward": dequantize_backward,
+    "fake_quantize": quantize,
+    "fake_quantize_backward": fake_quantize_backward,
     "rope": rope,
     "rope_table_gradients": rope_table_gradients,
     "embedding": embedding,

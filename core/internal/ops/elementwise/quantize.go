@@ -1,0 +1,253 @@
+package elementwise
+
+// #cgo CFLAGS: -O2
+// #include "dequantize.h"
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// This file has the parts that dequantization and fake quantization share.
+//
+// A block is the elements that share a number of scale. The scale of a shape has its rank, or rank
+// 0, and in each dimension an extent that divides that of the shape: element i has the number i /
+// (extent of the shape / extent of the scale). To the engine a divided dimension is two dimensions,
+// along the second of which the scale is broadcast.
+
+// qDTypes are the dtypes of quantized values.
+var qDTypes = []tensor.DType{tensor.Int8, tensor.Uint8}
+
+// The choices of descriptors. scale_dtype is dtype or float32, which newQuantization checks.
+var (
+	fakeQuantizeChoices = []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("scale_dtype", tensor.Floats)}
+	dequantizeChoices   = append([]ops.Choice{ops.DTypes("qdtype", qDTypes)}, fakeQuantizeChoices...)
+)
+
+// quantizeFamily registers a family.
+func quantizeFamily(name string, decode ops.Decoder, choices []ops.Choice, kernels []string, required ...string) *ops.Family {
+	return ops.Register(&ops.Family{
+		Name: name, Category: "quantization", Image: "dequantize",
+		Kinds:    []ops.KindRow{{Kernels: kernels}},
+		Required: append([]string{"shape", "dtype"}, required...), Choices: choices, Decode: decode,
+	})
+}
+
+// quantizeOps are the two forms of an operation of the engine: of blocks with several elements of
+// the fastest dimension, and of blocks with one.
+type quantizeOps struct{ byRow, byColumn *Op }
+
+// quantization builds the problems of an operation with a number of scale for each block.
+type quantization struct {
+	family      *ops.Family
+	shape       []int64
+	element     tensor.DType
+	scaleDType  tensor.DType
+	scaleShapes [][]int64 // that are accepted
+	extents     []int64   // of the scale, a divisor for each dimension of the shape
+}
+
+// newPerToken is the quantization with a block for each index of the leading dimensions. A tensor
+// of rank 0 is one token of one element.
+func newPerToken(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType) (*quantization, error) {
+	lead := shape[:max(1, len(shape))-1]
+	column := append(append([]int64{}, lead...), 1)
+	return newQuantization(f, shape, element, scaleDType, [][]int64{lead, column}, column[:len(shape)])
+}
+
+// newBlocks is the quantization with the blocks of a scale of some shape.
+func newBlocks(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType, scaleShape []int64) (*quantization, error) {
+	if err := ops.FirstError(ops.CheckShape(f.Name, "shape", shape), ops.CheckShape(f.Name, "scale_shape", scaleShape)); err != nil {
+		return nil, err
+	}
+	refuse := func(wanted string) error {
+		return errs.New(errs.InvalidProblem, f.Name, "scale_shape", wanted, tensor.ShapeText(scaleShape), "")
+	}
+	extents := scaleShape
+	switch len(scaleShape) {
+	case len(shape):
+	case 0:
+		extents = make([]int64, len(shape))
+		for d := range extents {
+			extents[d] = 1
+		}
+	default:
+		return nil, refuse(fmt.Sprintf("of rank %d, as shape, or of rank 0", len(shape)))
+	}
+	for d, extent := range extents {
+		if n := shape[d]; extent == 0 && n != 0 || extent != 0 && n%extent != 0 {
+			return nil, refuse(fmt.Sprintf("of extents that divide those of shape, %s", tensor.ShapeText(shape)))
+		}
+	}
+	return newQuantization(f, shape, element, scaleDType, [][]int64{scaleShape}, extents)
+}
+
+func newQuantization(
+	f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType, scaleShapes [][]int64, extents []int64,
+) (*quantization, error) {
+	t := &quantization{f, shape, element, element, scaleShapes, extents}
+	scales := []tensor.DType{element}
+	if element != tensor.Float32 {
+		scales = append(scales, tensor.Float32)
+	}
+	if scaleDType != nil {
+		t.scaleDType = *scaleDType
+	}
+	if err := ops.FirstError(
+		ops.CheckShape(f.Name, "shape", shape),
+		ops.CheckElement(f.Name, "dtype", element, tensor.Floats),
+		ops.CheckElement(f.Name, "scale_dtype", t.scaleDType, scales),
+	); err != nil {
+		return nil, err
+	}
+	if n := len(t.spread(&mapReduce{}, nil, nil)); n > tensor.MaxRank {
+		return nil, errs.New(errs.Unsupported, f.Name, "scale_shape", fmt.Sprintf("such that shape has at most %d dimensions when each one that it divides counts twice", tensor.MaxRank), fmt.Sprint(n), "")
+	}
+	return t, nil
+}
+
+// checkQ refuses a dtype that quantized values do not have.
+func (t *quantization) checkQ(q tensor.DType) error {
+	return ops.CheckElement(t.family.Name, "qdtype", q, qDTypes)
+}
+
+func (t *quantization) data(name string) ops.Operand {
+	return ops.Operand{Name: name, DTypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
+}
+
+func (t *quantization) quantized(q tensor.DType, optional bool) ops.Operand {
+	return ops.Operand{Name: "q", Optional: optional, DTypes: []tensor.DType{q}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
+}
+
+func (t *quantization) scale() ops.Operand {
+	return ops.Operand{Name: "scale", DTypes: []tensor.DType{t.scaleDType}, Like: "as the descriptor says", Shapes: t.scaleShapes}
+}
+
+func (t *quantization) zeroPoint() ops.Operand {
+	dtypes := append([]tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64}, tensor.Floats...)
+	return ops.Operand{Name: "zero_point", Optional: true, DTypes: dtypes, Shapes: t.scaleShapes}
+}
+
+// result is the output of a forward.
+func (t *quantization) result() ops.Operand {
+	return ops.Operand{Name: "y", Out: true, DTypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
+}
+
+// gradients are the outputs of a backward.
+func (t *quantization) gradients() []ops.Operand {
+	return []ops.Operand{
+		{Name: "dx", Out: true, DTypes: []tensor.DType{t.element}, Like: "like dy", Shapes: [][]int64{t.shape}},
+		{Name: "dscale", Out: true, Optional: true, DTypes: []tensor.DType{t.scaleDType}, Like: "like scale", Shapes: t.scaleShapes},
+		{Name: "dzero_point", Out: true, Optional: true, DTypes: tensor.Floats, Shapes: t.scaleShapes},
+	}
+}
+
+// bounds are the scalars of a fake quantization.
+func (t *quantization) bounds(low, high int64) ([4]float64, error) {
+	if low > high {
+		return [4]float64{}, errs.New(errs.InvalidProblem, t.family.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", high), fmt.Sprint(low), "")
+	}
+	return [4]float64{float64(low), float64(high)}, nil
+}
+
+// spread matches operands to the dimensions of the engine and returns these: the ones of the shape,
+// with two for a dimension that the scale divides, and one of extent 1, along which it is broadcast,
+// if there is no other. whole are the operands of the shape, and ofBlocks those with a number for
+// each block.
+func (t *quantization) spread(m *mapReduce, whole, ofBlocks []int) (shape []int64) {
+	add := func(d int, extent, multiple int64, isOfBlocks bool) {
+		for _, i := range whole {
+			m.match(i, len(shape), d, multiple)
+		}
+		for _, i := range ofBlocks {
+			if isOfBlocks {
+				m.match(i, len(shape), d, 1)
+			} else {
+				m.match(i, len(shape), -1, 1)
+			}
+		}
+		shape = append(shape, extent)
+	}
+	if len(t.shape) > 0 && slices.Equal(t.shape, t.extents) && t.extents[len(t.shape)-1] != 1 {
+		add(0, 1, 0, false)
+	}
+	for d, n := range t.shape {
+		switch extent := t.extents[d]; {
+		case extent == 1:
+			add(d, n, 1, false)
+		case extent == n:
+			add(d, n, 1, true)
+		default:
+			add(d, extent, n/extent, true)
+			add(d, n/extent, 1, false)
+		}
+	}
+	return shape
+}
+
+// problem assembles a problem; ofBlocks are the indices of the operands with a number for each
+// block.
+func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks []int, scalar [4]float64) *ops.Problem {
+	n, _ := tensor.Product(t.shape)
+	p := &ops.Problem{Family: t.family, Element: t.element, Operands: operands, Traffic: 2 * n * t.element.Size()}
+	m := mapReduce{family: t.family, op: op.byRow, element: t.element, scalar: scalar}
+	var whole []int
+	for i := range operands {
+		if !slices.Contains(ofBlocks, i) {
+			whole = append(whole, i)
+		}
+	}
+	m.shape = t.spread(&m, whole, ofBlocks)
+	if len(m.shape) == 0 {
+		m.shape = []int64{1}
+		for i := range operands {
+			m.match(i, 0, -1, 1)
+		}
+		for _, i := range whole {
+			m.match(i, 0, 0, 1)
+		}
+	}
+	if last := len(m.shape) - 1; m.axis[ofBlocks[0]][last] >= 0 {
+		m.op = op.byColumn
+	}
+	p.Compile = func(_ *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		chosen := m
+		return chosen.prepare(numSMs, cuda, preference)
+	}
+	return p
+}
+
+// checkPresence refuses dzero_point without a floating zero_point of its dtype.
+func (t *quantization) checkPresence(args []tensor.Tensor) *errs.Error {
+	zeroPoint, dzeroPoint := &args[3], &args[6]
+	if !dzeroPoint.Given() {
+		return nil
+	}
+	if !zeroPoint.Given() || !zeroPoint.DType.Floating() {
+		got := "nothing"
+		if zeroPoint.Given() {
+			got = zeroPoint.DType.String()
+		}
+		return errs.New(errs.InvalidProblem, t.family.Name, "zero_point", "floating for dzero_point", got, "an integer zero point has no gradient")
+	}
+	if dzeroPoint.DType != zeroPoint.DType {
+		return errs.New(errs.InvalidProblem, t.family.Name, "dzero_point", zeroPoint.DType.String()+" like zero_point", dzeroPoint.DType.String(), "")
+	}
+	return nil
+}
+
+func deqFloats(s []float32) *C.float                     { return (*C.float)(unsafe.Pointer(unsafe.SliceData(s))) }
+func deqDoubles(s []float64) *C.double                   { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
+func deqRun[A cpu.Accumulator](values []A, n int) C.long { return C.long(n / len(values)) }
+
+func (b *denseBlock) c() C.sw_dense_block {
+	return C.sw_dense_block{in: C.uintptr_t(b.in), out: C.uintptr_t(b.out), run: C.long(b.run), n: C.long(b.n),
+		in_dtype: C.long(b.inDType.Row()), out_dtype: C.long(b.outDType.Row())}
+}
