@@ -342,5 +342,6 @@ def embeddings() -> Iterator[JaxCase]:
 
 
 CASES = (
-    *scans(), *ropes(), *quantizations(), *quantizations_by_blocks(), *lerps(), *recurrences(), *selective_scans(), *embeddings(),
+    *scans(), *ropes(), *quantizations(), *quantizations_by_blocks(), *lerps(), *recurrences(), *selective_scans(),
+    *embeddings(),
 )  # fmt: skip

@@ -18,7 +18,7 @@ const (
 	rowBlocksPerSM    = 64  // blocks per SM that share few long sums of rows
 	columnBlocksPerSM = 3   // blocks per SM that share few long sums of columns
 	minSplitVectors   = 256 // 16-byte vectors of a sum from which on it may be split
-	shortRowLanes     = 64  // threads that a row of map needs at least, so that each reads several vectors of it and accesses coalesce
+	shortRowLanes     = 8   // threads of a row of map up to which each takes a vector of several rows, so that accesses coalesce
 )
 
 // KernelSet is the kernels of an Op for one choice of operands.
@@ -230,7 +230,7 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	}
 	l.tiles = num.CeilDiv(vectors, l.lanes*u)
 	rows := SmallBlock / l.lanes // of a CTA
-	if lanes := num.Pow2(vectors); k.space.N > 1 && k.vectorized() && lanes < shortRowLanes && lanes-vectors <= lanes/4 {
+	if lanes := num.Pow2(vectors); k.space.N == 2 && k.vectorized() && lanes <= shortRowLanes && lanes-vectors <= lanes/4 {
 		l.isShort, l.lanes, l.tiles, rows = true, lanes, 1, SmallBlock/lanes*ShortRows
 	}
 	k.pack(&l)
