@@ -1,5 +1,5 @@
-// Dequantization and fake quantization, forward and backward. SIDE: scale and zero_point are constant
-// along inner (a token, a group, a block), or have a number for each column (a channel).
+// Dequantization and fake quantization, forward and backward. SIDE: scale and zero_point are
+// constant along inner (a token, a group, a block), or have a number for each column (a channel).
 #include "common/divisor.cuh"
 #include "elementwise/map_reduce.cuh"
 

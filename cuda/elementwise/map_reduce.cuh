@@ -13,8 +13,8 @@
 //     Op::..._UNROLL, _BLOCKS  vectors a thread loads before it uses the first; resident CTAs for
 //                              each SM
 //     Op(args)                 reads its scalars once
-//     op.common(side)          Op::Common: what the elements of a row share, from the Side inputs, or
-//                              those of a column, from the Column inputs
+//     op.common(side)          Op::Common: what the elements of a row share, from the Side inputs,
+//                              or those of a column, from the Column inputs
 //     op.shared(in, common)    what the outputs of an element share
 //     op.output(o, in, common, shared)   output o of an element, in the accumulator type
 //     op.total(o, common, sum)           optional, rows: the result of a sum, or of the sum of a

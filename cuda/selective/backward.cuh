@@ -18,8 +18,8 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
     using Channels::batch, Channels::group, Channels::exists, Channels::row;
     static constexpr int TURN = STATES / kWarps;  // states between barriers
 
-    // Of a CTA; after it, channels, and rows of all states for each of them: A log2(e), what leaves a tile to the
-    // one before, and sums of A and of constant B and C.
+    // Of a CTA; after it, channels, and rows of all states for each of them: A log2(e), what leaves
+    // a tile to the one before, and sums of A and of constant B and C.
     struct Shared {
         A b[STATES * PITCH], c[STATES * PITCH], db[STATES * PITCH], dc[STATES * PITCH];
         A rows[kWarps * PITCH];  // that are transposed

@@ -17,24 +17,24 @@ from . import dequantize as tokens
 from .case import Case, Shape, Values, blocks
 from .source import Source
 
-ROWS, COLUMNS = 16, 32
-"""The extents of a block, and of a group of columns."""
+Granularity = tuple[tuple[int, int], Callable[[Shape], Shape]]
+"""The rows and columns whose multiples the shape of x needs, and the shape of the scale for it."""
 
-SCALES: dict[str, Callable[[Shape], Shape]] = {
-    "per tensor": lambda shape: (),
-    "per channel": lambda shape: (*[1] * (len(shape) - 1), shape[-1]),
-    f"groups of {COLUMNS}": lambda shape: (*shape[:-1], shape[-1] // COLUMNS),
-    f"blocks {ROWS}x{COLUMNS}": lambda shape: (*shape[:-2], shape[-2] // ROWS, shape[-1] // COLUMNS),
+GRANULARITIES: dict[str, Granularity] = {
+    "per tensor": ((1, 1), lambda shape: ()),
+    "per channel": ((1, 1), lambda shape: (*[1] * (len(shape) - 1), shape[-1])),
+    "groups of 32": ((1, 32), lambda shape: (*shape[:-1], shape[-1] // 32)),
+    "blocks 16x32": ((16, 32), lambda shape: (*shape[:-2], shape[-2] // 16, shape[-1] // 32)),
 }
-"""The shape of the scale for that of x, by granularity."""
 
 
-def whole_blocks(inputs: Callable[..., Values], scale_of: Callable[[Shape], Shape]) -> Callable[..., Values]:
+def whole_blocks(inputs: Callable[..., Values], granularity: Granularity) -> Callable[..., Values]:
     """The inputs of a shape that is enlarged to whole blocks."""
+    multiples, scale_of = granularity
 
     def enlarged(source: Source, shape: Shape, dtype: str) -> Values:
-        rows, columns = (-(-n // block) * block for n, block in zip(shape[-2:], (ROWS, COLUMNS), strict=True))
-        return inputs(source, (*shape[:-2], rows, columns), dtype, scale_of)
+        last = (-(-n // multiple) * multiple for n, multiple in zip(shape[-2:], multiples, strict=True))
+        return inputs(source, (*shape[:-2], *last), dtype, scale_of)
 
     return enlarged
 
@@ -88,29 +88,29 @@ def fake_drop_in(v: Values) -> Any:
     return sternway.torch.fake_quantize(v.x, v.scale, zero_point, quant_min=v.quant_min, quant_max=v.quant_max)
 
 
-def cases(granularity: str, **options: Any) -> Iterator[Case]:
+def cases(name: str, granularity: Granularity, **options: Any) -> Iterator[Case]:
     """Both operations and their gradients; of blocks of two dimensions with zero points."""
-    scale_of, zero = SCALES[granularity], granularity.startswith("blocks")
+    zero = name.startswith("blocks")
     case = functools.partial(Case, "quantize")
-    dequantized = whole_blocks(tokens.with_zero_point if zero else tokens.quantized, scale_of)
-    faked = whole_blocks(tokens.unquantized_with_zero_point if zero else tokens.unquantized, scale_of)
+    dequantized = whole_blocks(tokens.with_zero_point if zero else tokens.quantized, granularity)
+    faked = whole_blocks(tokens.unquantized_with_zero_point if zero else tokens.unquantized, granularity)
     count = 3 if zero else 2
     yield case(
-        f"y, {granularity}", DequantizePlan, dequantized, describe_forward, {"y": tokens.Y}, by_blocks(tokens.by_torch),
+        f"y, {name}", DequantizePlan, dequantized, describe_forward, {"y": tokens.Y}, by_blocks(tokens.by_torch),
         "(q - zero_point) * scale", reads=("q", "scale", "zero_point"), **options,
     )  # fmt: skip
     yield case(
-        f"gradients, {granularity}", DequantizeBackwardPlan, dequantized, describe,
+        f"gradients, {name}", DequantizeBackwardPlan, dequantized, describe,
         dict(list(tokens.GRADIENTS.items())[:count]), by_blocks(tokens.by_torch), "autograd of (q - zero_point) * scale",
         drop_in=drop_in, **options,
     )  # fmt: skip
     yield case(
-        f"y, {granularity}", FakeQuantizePlan, faked, describe_fake_forward, {"y": tokens.FAKE_Y},
+        f"y, {name}", FakeQuantizePlan, faked, describe_fake_forward, {"y": tokens.FAKE_Y},
         by_blocks(tokens.fake_forward_by_torch), "the composite of elementwise operations",
         reads=("x", "scale", "zero_point"), **options,
     )  # fmt: skip
     yield case(
-        f"gradients, {granularity}", FakeQuantizeBackwardPlan, faked, describe_fake,
+        f"gradients, {name}", FakeQuantizeBackwardPlan, faked, describe_fake,
         dict(list(tokens.FAKE_GRADIENTS.items())[:count]), by_blocks(tokens.fake_by_torch),
         "autograd of the straight-through composite", drop_in=fake_drop_in, **options,
     )  # fmt: skip
@@ -120,5 +120,7 @@ DEMO = (1024, 1024)
 MEASURED: dict[str, Any] = {"cpu": ((1024, 1024), (4096, 4096)), "cuda": ((16384, 8192),)}
 
 CASES = tuple(
-    case for granularity in SCALES for case in cases(granularity, demo=DEMO if "groups" in granularity else None, **MEASURED)
+    case
+    for name, granularity in GRANULARITIES.items()
+    for case in cases(name, granularity, demo=DEMO if "groups" in name else None, **MEASURED)
 )

@@ -194,7 +194,8 @@ FORWARD(f64, double, rint)
     INDEPENDENT \
     for (long i = 0; i < n; i++) y[i] = (q[i] - (shifted ? zero[i] : 0)) * scale[i]; \
   } \
-  TARGET static void AT(dequantize_each_##suffix)(type *y, const type *q, const type *scale, const type *zero, long n) { \
+  TARGET static void AT(dequantize_each_##suffix)(type *y, const type *q, const type *scale, const type *zero, \
+                                                  long n) { \
     if (zero) AT(dequantize_each_loop_##suffix)(y, q, scale, zero, n, 1); \
     else AT(dequantize_each_loop_##suffix)(y, q, scale, scale, n, 0); \
   } \
@@ -234,12 +235,17 @@ FORWARD(f64, double, rint)
       const type *x, const type *scale, const type *zero, type low, type high, long n) { \
     const int shifted = zero != 0; \
     const type *z = shifted ? zero : scale; \
-    if (dscale && dzero) AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, low, high, n, 1, 1, shifted); \
-    else if (dscale && shifted) AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 1); \
-    else if (dscale) AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 0); \
-    else if (dzero) AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, low, high, n, 0, 1, shifted); \
-    else if (shifted) AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 1); \
-    else AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 0); \
+    const int form = (dscale != 0) * 4 + (dzero != 0) * 2 + shifted; \
+    switch (form) { \
+    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 0); break; \
+    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 1); break; \
+    case 2: case 3: \
+      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, low, high, n, 0, 1, shifted); \
+      break; \
+    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 0); break; \
+    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 1); break; \
+    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, low, high, n, 1, 1, shifted); \
+    } \
   }
 
 EACH(f32, float, rintf, fabsf, FLT_MAX)

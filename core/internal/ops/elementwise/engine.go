@@ -97,8 +97,8 @@ type mapReduce struct {
 	// element by element.
 	sums   [cpu.MaxOperands]uint8
 	passes []reduction // one for each distinct set in sums
-	// stores is the configuration of a pass without sums, if the operation has columnInputs: it goes
-	// along the dimensions that these are broadcast along.
+	// stores is the configuration of a pass without sums, if the operation has columnInputs: it
+	// goes along the dimensions that these are broadcast along.
 	stores reduction
 	numSMs int // multiprocessors
 }

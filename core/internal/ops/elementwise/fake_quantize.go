@@ -12,8 +12,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// FakeQuantize quantizes and dequantizes with a number of scale and of zero_point for each block, as
-// [Dequantize] has them:
+// FakeQuantize quantizes and dequantizes with a number of scale and of zero_point for each block,
+// as [Dequantize] has them:
 //
 //	t = round(x / scale) + zero_point, to nearest, ties to even
 //	y = (clamp(t, QuantMin, QuantMax) - zero_point) scale

@@ -67,7 +67,7 @@ func newBlocks(f *ops.Family, shape []int64, element tensor.DType, scaleDType *t
 	if err := ops.FirstError(ops.CheckShape(f.Name, "shape", shape), ops.CheckShape(f.Name, "scale_shape", scaleShape)); err != nil {
 		return nil, err
 	}
-	refuse := func(wanted string) error {
+	wrong := func(wanted string) error {
 		return errs.New(errs.InvalidProblem, f.Name, "scale_shape", wanted, tensor.ShapeText(scaleShape), "")
 	}
 	extents := scaleShape
@@ -79,11 +79,11 @@ func newBlocks(f *ops.Family, shape []int64, element tensor.DType, scaleDType *t
 			extents[d] = 1
 		}
 	default:
-		return nil, refuse(fmt.Sprintf("of rank %d, as shape, or of rank 0", len(shape)))
+		return nil, wrong(fmt.Sprintf("of rank %d, as shape, or of rank 0", len(shape)))
 	}
 	for d, extent := range extents {
 		if n := shape[d]; extent == 0 && n != 0 || extent != 0 && n%extent != 0 {
-			return nil, refuse(fmt.Sprintf("of extents that divide those of shape, %s", tensor.ShapeText(shape)))
+			return nil, wrong(fmt.Sprintf("of extents that divide those of shape, %s", tensor.ShapeText(shape)))
 		}
 	}
 	return newQuantization(f, shape, element, scaleDType, [][]int64{scaleShape}, extents)
@@ -107,7 +107,7 @@ func newQuantization(
 	); err != nil {
 		return nil, err
 	}
-	if n := len(t.spread(&mapReduce{}, nil, nil)); n > tensor.MaxRank {
+	if n := len(t.match(&mapReduce{}, nil, nil)); n > tensor.MaxRank {
 		return nil, errs.New(errs.Unsupported, f.Name, "scale_shape", fmt.Sprintf("such that shape has at most %d dimensions when each one that it divides counts twice", tensor.MaxRank), fmt.Sprint(n), "")
 	}
 	return t, nil
@@ -157,11 +157,11 @@ func (t *quantization) bounds(low, high int64) ([4]float64, error) {
 	return [4]float64{float64(low), float64(high)}, nil
 }
 
-// spread matches operands to the dimensions of the engine and returns these: the ones of the shape,
-// with two for a dimension that the scale divides, and one of extent 1, along which it is broadcast,
-// if there is no other. whole are the operands of the shape, and ofBlocks those with a number for
-// each block.
-func (t *quantization) spread(m *mapReduce, whole, ofBlocks []int) (shape []int64) {
+// match matches operands to the dimensions of the engine and returns these: the ones of the shape,
+// with two for a dimension that the scale divides, and one of extent 1, along which it is
+// broadcast, if there is no other. whole are the operands of the shape, and ofBlocks those with a
+// number for each block.
+func (t *quantization) match(m *mapReduce, whole, ofBlocks []int) (shape []int64) {
 	add := func(d int, extent, multiple int64, isOfBlocks bool) {
 		for _, i := range whole {
 			m.match(i, len(shape), d, multiple)
@@ -204,7 +204,7 @@ func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks 
 			whole = append(whole, i)
 		}
 	}
-	m.shape = t.spread(&m, whole, ofBlocks)
+	m.shape = t.match(&m, whole, ofBlocks)
 	if len(m.shape) == 0 {
 		m.shape = []int64{1}
 		for i := range operands {
