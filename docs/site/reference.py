@@ -104,7 +104,12 @@ PAGES = [
         "quantization",
         "Quantization",
         "Dequantization and fake quantization with a scale for each token, and their gradients.",
-        stated("sternway._dequantize", "sternway._fake_quantize"),
+        stated(
+            "sternway._dequantize",
+            "sternway._dequantize_backward",
+            "sternway._fake_quantize",
+            "sternway._fake_quantize_backward",
+        ),
     ),
     Page(
         "lerp",

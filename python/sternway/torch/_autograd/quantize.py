@@ -129,9 +129,9 @@ def small_problem(x: Tensor, scale: Tensor) -> tuple[tuple[int, ...], tuple[int,
 
 def expanded(value: Tensor, like: Tensor) -> Tensor:
     """A scale or zero point as a tensor that broadcasts with a tensor whose blocks have these numbers."""
-    extents = extents_of(like.shape, value.shape)
-    value = value.reshape(extents)
-    for d, (extent, n) in enumerate(zip(extents, like.shape, strict=True)):
+    if value.dim() != like.dim():  # one for the whole tensor, or tokens
+        return value.reshape(extents_of(like.shape, value.shape))
+    for d, (extent, n) in enumerate(zip(value.shape, like.shape, strict=True)):
         if extent not in (1, n):
             value = value.repeat_interleave(n // extent, d)
     return value
