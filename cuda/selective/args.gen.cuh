@@ -16,7 +16,7 @@ constexpr int kChannelSums = 2;  // and sums of each channel
 constexpr int kWarps = 8;  // warps of a CTA, each of which scans a channel
 // positions between the states that a forward scan keeps for its gradient
 constexpr int kChunkLength = 256;
-// numbers of a position, of the states whose B and C are in shared memory at once
+// of B at one position, over the states whose B and C are in shared memory at once
 constexpr int kStateBytes = 64;
 constexpr i64 kSoftplus = 1;  // the step size is softplus(delta + bias)
 constexpr i64 kConstantB = 2;  // B has no positions and no batch, but channels

@@ -18,8 +18,11 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
     using Channels::batch, Channels::group, Channels::exists, Channels::row;
     static constexpr int TURN = STATES / kWarps;  // states between barriers
 
-    // Of a CTA; after it, channels, and rows of all states for each of them: A log2(e), what leaves
-    // a tile to the one before, and sums of A and of constant B and C.
+    // Of a CTA. In shared memory there follow, for its channels:
+    //     ChannelShared   [channel]
+    //     StateRow        [channel][A log2(e); what leaves a tile to the one before][state]
+    //     CompensatedSum  [channel][dA; dB and dC, where constant][state]
+    //     CompensatedSum  [channel][dD; dbias]
     struct Shared {
         A b[STATES * PITCH], c[STATES * PITCH], db[STATES * PITCH], dc[STATES * PITCH];
         A rows[kWarps * PITCH];  // that are transposed
@@ -146,7 +149,10 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
             if (from) load_sums(own);
             StateSums of_states = load_kept(from, states, position);
             const bool has_bounds = PACKED && __any_sync(~0u, own.heads | own.tails),
-                       is_plain = !has_bounds && !(args.flags & (kConstantB | kConstantC));
+                       // After the last position a h times the gradient of the last state may be
+                       // infinite.
+                       is_cut = args.dlast.data && position + TILE > args.length,
+                       is_plain = !has_bounds && !is_cut && !(args.flags & (kConstantB | kConstantC));
 #pragma unroll 1
             for (int i = 0; i < STATES; ++i) {
                 const int n = (i + TURN * static_cast<int>(threadIdx.x / 32)) % STATES;

@@ -56,6 +56,15 @@ def extents_of(shape: Sequence[int], value: Sequence[int]) -> tuple[int, ...]:
     return (*value, *[1] * (len(shape) - len(value)))[: len(shape)]
 
 
+def dimensions(shape: Sequence[int], extents: Sequence[int]) -> int:
+    """The dimensions that blocks have to a plan, which takes 8.
+
+    They are those of x, one more for each that the extents of the scale divide, and one if none is divided or shared.
+    """
+    divided = sum(extent not in (1, n) for extent, n in zip(extents, shape, strict=True))
+    return len(shape) + divided + (bool(shape) and tuple(extents) == tuple(shape) and 1 not in extents)
+
+
 @contextlib.contextmanager
 def of_operands(**operands: str) -> Iterator[None]:
     """Rename errors about a field of a descriptor to the operand that the field was read from."""

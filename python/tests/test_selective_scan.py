@@ -221,6 +221,13 @@ def test_a_decay_of_zero_cuts_off_growth(device: str, dtype: torch.dtype) -> Non
         assert gradient[0, 0, 1:].isfinite().all()
 
 
+def test_the_gradient_of_a_large_last_state(device: str) -> None:
+    """It alone finds a sum over positions after the last one, where a state times its gradient leaves the range."""
+    one = torch.ones(1, 1, 1, device=device)
+    (dA,) = sw.selective_scan_backward(0 * one, 1e20 * one, one, -one[0], one, 0 * one, dlast_state=1e20 * one, needs=("dA",))
+    assert dA.tolist() == [[0.0]]
+
+
 def test_guarantee() -> None:
     """It alone finds a plan that promises sums in float64, as others have on the CPU: states are float32 beside float32."""
     for plan in (sw.SelectiveScanPlan, sw.SelectiveScanBackwardPlan):

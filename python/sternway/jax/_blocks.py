@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import errors
-from .._quantize import extents_of, require_blocks
+from .._quantize import dimensions, extents_of, require_blocks
 from ._call import Array
 from ._rules import Function, batched, each_example, leading
 
@@ -80,8 +80,7 @@ def by_block(call: Function, scale: int) -> Function:
         x, blocks = wide[0], wide[scale]
         assert x is not None
         assert blocks is not None
-        divided = sum(extent not in (1, n) for extent, n in zip(blocks.shape, x.shape, strict=True))
-        if x.ndim + divided > _MAX_RANK:
+        if dimensions(x.shape, blocks.shape) > _MAX_RANK:
             return each_example(call, size, is_batched, operands)
         return mapped(*wide)
 

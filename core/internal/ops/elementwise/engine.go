@@ -90,17 +90,17 @@ type mapReduce struct {
 	scalar  [4]float64
 	shape   []int64
 	// axis[i][d] is the dimension of operand i that matches dimension d of the shape, of which a
-	// step is multiple[i][d] elements of the operand's dimension; -1 if the operand is broadcast.
+	// step is multiple[i][d] steps along the operand's dimension; -1 if the operand is broadcast.
 	axis     [cpu.MaxOperands][tensor.MaxRank]int8
 	multiple [cpu.MaxOperands][tensor.MaxRank]int64
 	// sums[o] is the set of dimensions that output o is summed over; 0: the output is stored
 	// element by element.
 	sums   [cpu.MaxOperands]uint8
 	passes []reduction // one for each distinct set in sums
-	// stores is the configuration of a pass without sums, if the operation has columnInputs: it
-	// goes along the dimensions that these are broadcast along.
-	stores reduction
-	numSMs int // multiprocessors
+	// storePass is the configuration on a GPU of a pass without sums, if the operation has
+	// columnInputs: the columns kernel goes along the dimensions that these are broadcast along.
+	storePass reduction
+	numSMs    int // multiprocessors
 }
 
 // reduction is the configuration of the sums over one set of dimensions. It depends on the shape
@@ -173,9 +173,9 @@ func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (o
 				dims |= 1 << d
 			}
 		}
-		m.stores = m.reductionOver(dims, "columns")
+		m.storePass = m.reductionOver(dims, "columns")
 		if cuda {
-			m.chooseChunks(&m.stores)
+			m.chooseChunks(&m.storePass)
 		}
 	}
 	if k := preference.Kernel; k != "" && k != m.Kernel() {
@@ -264,7 +264,7 @@ func (m *mapReduce) space(args []tensor.Tensor) cpu.Space {
 // pass is one iteration over the operands. inputs, stored and summed are sets of inputs and
 // outputs.
 type pass struct {
-	reduction *reduction // nil: nothing is summed
+	reduction *reduction // nil: nothing is summed, unless it is storePass
 	inputs    uint8
 	stored    uint8
 	summed    uint8

@@ -1,7 +1,6 @@
 package elementwise
 
 import (
-	"math/bits"
 	"slices"
 	"sync"
 	"unsafe"
@@ -133,8 +132,8 @@ func (h *hostPass[A]) prepareReads() {
 // allDirect reports whether the layout and dtype of every operand of the pass suit the product
 // loops, or dense.
 func (h *hostPass[A]) allDirect() bool {
-	if bits.OnesCount8(h.inputs&h.op.columnInputs) > 1 {
-		return false // the product loops have no pair of values of 8 bits and zero points of columns
+	if zeroPoint := h.op.columnInputs & (h.op.columnInputs - 1); h.inputs&zeroPoint != 0 {
+		return false // the product loops have no pair of 8-bit values and a zero point for each column
 	}
 	for i := range h.args {
 		out := i - h.op.inputs

@@ -15,10 +15,10 @@ import (
 // order of additions, depends on the shape and the number of SMs only; the rest also depends on
 // strides and addresses.
 const (
-	rowBlocksPerSM    = 64  // blocks per SM that share few long sums of rows
-	columnBlocksPerSM = 3   // blocks per SM that share few long sums of columns
-	minSplitVectors   = 256 // 16-byte vectors of a sum from which on it may be split
-	shortRowLanes     = 8   // threads of a row of map up to which each takes a vector of several rows, so that accesses coalesce
+	rowBlocksPerSM     = 64  // blocks per SM that share few long sums of rows
+	columnBlocksPerSM  = 3   // blocks per SM that share few long sums of columns
+	minSplitVectors    = 256 // 16-byte vectors of a sum from which on it may be split
+	maxShortRowVectors = 8   // 16-byte vectors of a short row
 )
 
 // KernelSet is the kernels of an Op for one choice of operands.
@@ -144,7 +144,7 @@ func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Qu
 	for i := range n {
 		p := &passes[i]
 		if p.reduction == nil && m.op.IsByColumn() {
-			p.reduction = &m.stores
+			p.reduction = &m.storePass
 		}
 		s := m.arrange(p, &space)
 		k := devicePass{mapReduce: m, pass: p, args: args, space: &s, workspace: workspace, q: q}
@@ -169,7 +169,8 @@ type devicePass struct {
 // launchConfig holds the launch arguments of a kernel apart from the operands: the numbers of kept
 // and of reduced indices; `group` threads for each part of a sum, `lanes` of them along the fastest
 // dimension; tiles along that dimension; chunks of a sum, of `chunk` work items each; and the
-// address of the partial sums, 0 if sums are not split. isShort: see IterSpace.
+// address of the partial sums, 0 if sums are not split. isShort: a thread has a vector of each of
+// ShortRows rows.
 type launchConfig struct {
 	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
 	isShort                                                   bool
@@ -230,11 +231,20 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	}
 	l.tiles = num.CeilDiv(vectors, l.lanes*u)
 	rows := SmallBlock / l.lanes // of a CTA
-	if lanes := num.Pow2(vectors); k.space.N == 2 && k.vectorized() && lanes <= shortRowLanes && lanes-vectors <= lanes/4 {
-		l.isShort, l.lanes, l.tiles, rows = true, lanes, 1, SmallBlock/lanes*ShortRows
+	if k.hasShortRows(vectors) {
+		l.isShort, l.lanes, l.tiles = true, num.Pow2(vectors), 1
+		rows = SmallBlock / l.lanes * ShortRows
 	}
 	k.pack(&l)
 	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, rows), SmallBlock)
+}
+
+// hasShortRows reports whether a thread of map takes one vector of each of several rows: with
+// several vectors of one row its accesses would not coalesce. Few threads may be without a vector,
+// and the offset of a row must need no division.
+func (k *devicePass) hasShortRows(vectors int64) bool {
+	lanes := num.Pow2(vectors)
+	return k.space.N == 2 && k.vectorized() && lanes <= maxShortRowVectors && lanes-vectors <= lanes/4
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {

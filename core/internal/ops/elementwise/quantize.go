@@ -107,8 +107,8 @@ func newQuantization(
 	); err != nil {
 		return nil, err
 	}
-	if n := len(t.match(&mapReduce{}, nil, nil)); n > tensor.MaxRank {
-		return nil, errs.New(errs.Unsupported, f.Name, "scale_shape", fmt.Sprintf("such that shape has at most %d dimensions when each one that it divides counts twice", tensor.MaxRank), fmt.Sprint(n), "")
+	if n := len(t.engineShape(&mapReduce{}, nil, nil)); n > tensor.MaxRank {
+		return nil, errs.New(errs.Unsupported, f.Name, "scale_shape", fmt.Sprintf("such that blocks have at most %d dimensions: those of shape, one more for each that is divided, and one if none is divided or shared", tensor.MaxRank), fmt.Sprint(n), "")
 	}
 	return t, nil
 }
@@ -157,11 +157,11 @@ func (t *quantization) bounds(low, high int64) ([4]float64, error) {
 	return [4]float64{float64(low), float64(high)}, nil
 }
 
-// match matches operands to the dimensions of the engine and returns these: the ones of the shape,
-// with two for a dimension that the scale divides, and one of extent 1, along which it is
-// broadcast, if there is no other. whole are the operands of the shape, and ofBlocks those with a
-// number for each block.
-func (t *quantization) match(m *mapReduce, whole, ofBlocks []int) (shape []int64) {
+// engineShape is the shape to the engine: for [T, D] and a scale [T, D / 32] it is [T, D / 32, 32].
+// A scale that is broadcast along no dimension, as it has the shape itself, gets one of extent 1,
+// over which the kernels sum. It also matches the operands to these dimensions: whole are those of
+// the shape, and ofBlocks those with a value for each block.
+func (t *quantization) engineShape(m *mapReduce, whole, ofBlocks []int) (shape []int64) {
 	add := func(d int, extent, multiple int64, isOfBlocks bool) {
 		for _, i := range whole {
 			m.match(i, len(shape), d, multiple)
@@ -175,8 +175,8 @@ func (t *quantization) match(m *mapReduce, whole, ofBlocks []int) (shape []int64
 		}
 		shape = append(shape, extent)
 	}
-	if len(t.shape) > 0 && slices.Equal(t.shape, t.extents) && t.extents[len(t.shape)-1] != 1 {
-		add(0, 1, 0, false)
+	if len(t.shape) > 0 && slices.Equal(t.shape, t.extents) && !slices.Contains(t.extents, 1) {
+		add(0, 1, 0, false) // of stride 0
 	}
 	for d, n := range t.shape {
 		switch extent := t.extents[d]; {
@@ -204,7 +204,7 @@ func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks 
 			whole = append(whole, i)
 		}
 	}
-	m.shape = t.match(&m, whole, ofBlocks)
+	m.shape = t.engineShape(&m, whole, ofBlocks)
 	if len(m.shape) == 0 {
 		m.shape = []int64{1}
 		for i := range operands {

@@ -14,7 +14,7 @@ const (
 	ChannelSums  = 2   // and sums of each channel
 	Warps        = 8   // warps of a CTA, each of which scans a channel
 	ChunkLength  = 256 // positions between the states that a forward scan keeps for its gradient
-	StateBytes   = 64  // numbers of a position, of the states whose B and C are in shared memory at once
+	StateBytes   = 64  // of B at one position, over the states whose B and C are in shared memory at once
 )
 
 // Bits of the field `flags` of SelectiveArgs.

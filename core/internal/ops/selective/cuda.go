@@ -13,14 +13,14 @@ import (
 // This file runs selective scans on a GPU.
 
 const (
-	maxRoundBytes   = 18 << 10 // shared memory of these numbers, unless one round takes more
+	maxRoundBytes   = 18 << 10 // shared memory of the channels of a CTA, unless one round takes more
 	maxRounds       = 4
 	minRounds       = 2 // fewer leave more sums of B and C: only where there would be fewer CTAs than SMs
 	busyCTAsPerSM   = 2
 	warpThreads     = 32
 	addressBytes    = 8
-	sumNumbers      = 2  // a compensated sum
-	sharedHeadBytes = 48 // bits of the positions at which sequences begin
+	sumNumbers      = 2  // numbers of a compensated sum
+	sharedHeadBytes = 48 // bits of the positions at which sequences begin, after the rows of a tile
 )
 
 // Indices of the kernels in Symbols. A gradient has all, a scan the first.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._arrays import dtype_name
 from ..._plan import Plan
-from ..._quantize import extents_of, is_blocks, require_blocks
+from ..._quantize import dimensions, extents_of, is_blocks, require_blocks
 from ...errors import make
 from . import eager
 from .calls import FLOATS, require_tensors
@@ -203,8 +203,7 @@ def batched(name: str, operator: Any, scale: int) -> Callable[..., Any]:
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
         given = batch_first(info, in_dims, inputs)
         shape = given[0].shape
-        divided = [extent not in (1, n) for extent, n in zip(extents_of(shape, given[scale].shape), shape, strict=True)]
-        if len(shape) + sum(divided) > MAX_RANK:
+        if dimensions(shape, extents_of(shape, given[scale].shape)) > MAX_RANK:
             return one_by_one(info, in_dims, *inputs)
         dx, dscale, dzero_point = operator(*ranked(given))
         zero_point = given[3]
