@@ -149,17 +149,22 @@ void sw_selective_backward(const selective_call *c) {
 
 void sw_selective_add_rows(const selective_operand *to, int64_t dtype, uintptr_t from, int64_t rows,
                            int64_t distance, int64_t n) {
-  double sums[CHUNK];
+  double sums[CHUNK], lost[CHUNK]; /* rounding errors, as in add_lanes */
   float wide[CHUNK];
   uint16_t raw[CHUNK];
   for (long first = 0; first < n; first += CHUNK) {
     long count = n - first < CHUNK ? n - first : CHUNK;
-    memset(sums, 0, sizeof sums);
+    memset(sums, 0, sizeof sums), memset(lost, 0, sizeof lost);
     for (long row = 0; row < rows; row++) {
       long at = row * distance + first;
-      if (dtype == DTYPE_f64) for (long t = 0; t < count; t++) sums[t] += ((const double *)from)[at + t];
-      else for (long t = 0; t < count; t++) sums[t] += ((const float *)from)[at + t];
+      for (long t = 0; t < count; t++) {
+        double x = dtype == DTYPE_f64 ? ((const double *)from)[at + t] : ((const float *)from)[at + t];
+        double before = sums[t], sum = before + x, added = sum - before;
+        double error = (before - (sum - added)) + (x - added);
+        sums[t] = sum, lost[t] += error - error == 0 ? error : 0;
+      }
     }
+    for (long t = 0; t < count; t++) sums[t] += lost[t];
     uintptr_t data = to->data + first * to->step * DTYPE_SIZE[dtype];
     if (dtype == DTYPE_f64) for (long t = 0; t < count; t++) ((double *)data)[t * to->step] = sums[t];
     else if (dtype == DTYPE_f32) for (long t = 0; t < count; t++) ((float *)data)[t * to->step] = (float)sums[t];
