@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from .._cases import FORMATS, TorchSource
 from .._cases.case import Values, wide
-from .._cases.linear_recurrence import growth
 from .._cases.progress import Progress
-from .._cases.selective_scan import READS, by_loop, definition, drop_in, inputs
+from .._cases.selective_scan import READS, by_loop, definition, drop_in, inputs, roundings
 from .._cases.table import Table, shape_text, time_text
 from . import timing
 from .kernels import kernels_of
@@ -227,7 +226,7 @@ def check(v: Values, steps: Steps, dtype: str = "") -> tuple[float, float]:
     errors = {name: float((x.detach().double() - truth).norm() / truth.norm()) for name, (x, truth) in found.items()}
     if dtype:
         sizes = definition(forward, is_size=True) | definition(truths, is_size=True)
-        allowed = 2 * FORMATS[dtype].eps + (20 + growth(v.u.shape[-1])) * FORMATS[dtype].carried
+        allowed = 2 * FORMATS[dtype].eps + roundings(v.u.shape[-1]) * FORMATS[dtype].carried
         for name, error in errors.items():
             limit = allowed * float(sizes[name].norm() / found[name][1].norm())
             if not error <= limit:

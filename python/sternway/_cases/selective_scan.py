@@ -67,11 +67,16 @@ def inputs(source: Source, shape: Shape, dtype: str, states: int = STATES) -> Va
     return v
 
 
+def roundings(length: int) -> float:
+    """The roundings of the accumulator that a result may be off by, relative to its size, over so many positions."""
+    return 20 + growth(length)
+
+
 def truth(name: str, v: Values) -> Truth:
     """A result by definition; errors are relative to the largest size of a row."""
     if name == "y":
         v = Values(**{key: value for key, value in vars(v).items() if key != "dy"})
-    return Truth(definition(v)[name], definition(v, is_size=True)[name], 20 + growth(v.u.shape[-1]))
+    return Truth(definition(v)[name], definition(v, is_size=True)[name], roundings(v.u.shape[-1]))
 
 
 def by_loop(v: Values) -> Any:

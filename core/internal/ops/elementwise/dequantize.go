@@ -12,7 +12,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Dequantize is y = (q - zero_point) scale with a number of scale and of zero_point for each block:
+// Dequantize is y = (q - zero_point) scale with a value of scale and of zero_point for each block:
 // an index of ScaleShape, which has the rank of Shape and extents that divide those of Shape, or
 // rank 0. It is formed in float32 (float64 for float64) and rounded once.
 //
@@ -202,11 +202,9 @@ func dequantizeBody[A cpu.Accumulator](_ *[4]float64, in, out [][]A, _ [][]float
 	n, run := C.long(len(q)), deqRun(scale, len(q))
 	switch y := any(y).(type) {
 	case []float32:
-		f := func(values []A) *C.float { return deqFloats(any(values).([]float32)) }
-		C.sw_dequantize_forward_f32(deqFloats(y), f(q), f(scale), f(zero), run, n)
+		C.sw_dequantize_forward_f32(deqFloats(y), floatsOf(q), floatsOf(scale), floatsOf(zero), run, n)
 	case []float64:
-		f := func(values []A) *C.double { return deqDoubles(any(values).([]float64)) }
-		C.sw_dequantize_forward_f64(deqDoubles(y), f(q), f(scale), f(zero), run, n)
+		C.sw_dequantize_forward_f64(deqDoubles(y), doublesOf(q), doublesOf(scale), doublesOf(zero), run, n)
 	}
 }
 

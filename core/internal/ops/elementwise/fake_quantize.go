@@ -12,7 +12,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// FakeQuantize quantizes and dequantizes with a number of scale and of zero_point for each block,
+// FakeQuantize quantizes and dequantizes with a value of scale and of zero_point for each block,
 // as [Dequantize] has them:
 //
 //	t = round(x / scale) + zero_point, to nearest, ties to even
@@ -209,7 +209,7 @@ func fakeQuantizeScalars(zero int) func(scalar *[4]float64, args []tensor.Tensor
 	}
 }
 
-// fakeQuantizeLevels are the zero points of n numbers of scale, 0 where none are given, and the
+// fakeQuantizeLevels are the zero points of n scale values, 0 where none are given, and the
 // bounds. A floating zero point, which may be learned, is rounded and clamped.
 func fakeQuantizeLevels[A cpu.Accumulator](scalar *[4]float64, zeroPoint []A, n int) (zero []A, low, high A) {
 	low, high = A(scalar[0]), A(scalar[1])
@@ -273,11 +273,9 @@ func fakeQuantizeBlock[A cpu.Accumulator](dx []A, dscale, dzeroPoint []float64, 
 	n, run := C.long(len(dy)), deqRun(scale, len(dy))
 	switch s := any(scale).(type) {
 	case []float32:
-		f := func(values []A) *C.float { return deqFloats(any(values).([]float32)) }
-		C.sw_fake_quantize_f32(f(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), f(dy), f(x), deqFloats(s), f(zero), run, C.float(low), C.float(high), n)
+		C.sw_fake_quantize_f32(floatsOf(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), floatsOf(dy), floatsOf(x), deqFloats(s), floatsOf(zero), run, C.float(low), C.float(high), n)
 	case []float64:
-		f := func(values []A) *C.double { return deqDoubles(any(values).([]float64)) }
-		C.sw_fake_quantize_f64(f(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), f(dy), f(x), deqDoubles(s), f(zero), run, C.double(low), C.double(high), n)
+		C.sw_fake_quantize_f64(doublesOf(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), doublesOf(dy), doublesOf(x), deqDoubles(s), doublesOf(zero), run, C.double(low), C.double(high), n)
 	}
 }
 
@@ -287,11 +285,9 @@ func fakeQuantizeForwardBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]
 	n, run := C.long(len(x)), deqRun(scale, len(x))
 	switch y := any(y).(type) {
 	case []float32:
-		f := func(values []A) *C.float { return deqFloats(any(values).([]float32)) }
-		C.sw_fake_quantize_forward_f32(deqFloats(y), f(x), f(scale), f(zero), run, C.float(low), C.float(high), n)
+		C.sw_fake_quantize_forward_f32(deqFloats(y), floatsOf(x), floatsOf(scale), floatsOf(zero), run, C.float(low), C.float(high), n)
 	case []float64:
-		f := func(values []A) *C.double { return deqDoubles(any(values).([]float64)) }
-		C.sw_fake_quantize_forward_f64(deqDoubles(y), f(x), f(scale), f(zero), run, C.double(low), C.double(high), n)
+		C.sw_fake_quantize_forward_f64(deqDoubles(y), doublesOf(x), doublesOf(scale), doublesOf(zero), run, C.double(low), C.double(high), n)
 	}
 }
 

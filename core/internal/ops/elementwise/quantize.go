@@ -17,7 +17,7 @@ import (
 
 // This file has the parts that dequantization and fake quantization share.
 //
-// A block is the elements that share a number of scale. The scale of a shape has its rank, or rank
+// A block is the elements that share a scale value. The scale of a shape has its rank, or rank
 // 0, and in each dimension an extent that divides that of the shape: element i has the number i /
 // (extent of the shape / extent of the scale). To the engine a divided dimension is two dimensions,
 // along the second of which the scale is broadcast.
@@ -44,7 +44,7 @@ func quantizeFamily(name string, decode ops.Decoder, choices []ops.Choice, kerne
 // the fastest dimension, and of blocks with one.
 type quantizeOps struct{ byRow, byColumn *Op }
 
-// quantization builds the problems of an operation with a number of scale for each block.
+// quantization builds the problems of an operation with a scale value for each block.
 type quantization struct {
 	family      *ops.Family
 	shape       []int64

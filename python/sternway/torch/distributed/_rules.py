@@ -185,7 +185,7 @@ def dequantize_backward(dy: Any, scale: Any, q: Any, zero_point: Any) -> Rules:
 
 
 def fake_quantize_backward(dy: Any, x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
-    """Where the shards share numbers of scale and zero point, the gradients of these are sums over processes."""
+    """Where the shards share values of scale and zero point, the gradients of these are sums over processes."""
     outputs = True, True, is_floating(zero_point)
     rules = [whole(3, dy, x, scale, zero_point)]
     for d, placed in of_blocks(dy, scale, zero_point):
