@@ -15,6 +15,9 @@ struct Divisor {
         return {b * lift, A(1) / (b * lift), lift};
     }
 
+    // divide() multiplies by the rounded 1 / b: with a NaN for b, every step gives NaN.
+    static __device__ Divisor reciprocal_of(A b) { return {A(NAN), A(1) / b, A(1)}; }
+
     __device__ A divide(A a) const
     {
         a *= lift;

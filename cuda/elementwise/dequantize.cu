@@ -35,7 +35,7 @@ struct DequantizeBackward : Tuning {
     static constexpr int FULL = 1, FIRST_SUM = 1;
     static constexpr int MAP_BLOCKS = 16, ROWS_BLOCKS = 6, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
-    static constexpr __device__ Kind input(int i) 
+    static constexpr __device__ Kind input(int i)
     {
         return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : SIDE;
     }
@@ -61,16 +61,17 @@ struct DequantizeBackward : Tuning {
 };
 
 // The levels of fake quantization: the bounds, and a zero point that is rounded and clamped if it
-// is floating, the operand at index ZERO_POINT.
+// is floating, the operand at index ZERO_POINT. reciprocal: x times 1 / scale takes the place of x /
+// scale.
 template <typename A, int ZERO_POINT>
 struct Levels {
     A least, most;
-    bool floating;
+    bool reciprocal, floating;
 
     template <typename Args>
     __device__ explicit Levels(const Args& args)
         : least(keep_here(static_cast<A>(args.space.scalar[0]))),
-            most(keep_here(static_cast<A>(args.space.scalar[1]))),
+            most(keep_here(static_cast<A>(args.space.scalar[1]))), reciprocal(args.space.scalar[3] != 0),
                 floating(args.in[ZERO_POINT].data != nullptr && args.in[ZERO_POINT].dtype <= kLastFloat)
     {
     }
@@ -90,6 +91,11 @@ struct Levels {
         }
     }
 
+    __device__ Divisor<A> divisor(A scale) const
+    {
+        return reciprocal ? Divisor<A>::reciprocal_of(scale) : Divisor<A>::of(scale);
+    }
+
     __device__ A zero_point(A given) const { return floating ? clamp(rint(given)) : given; }
 
     struct Common {
@@ -101,7 +107,8 @@ struct Levels {
 // t = round_half_even(x / scale) + zero_point,  y = (clamp(t, quant_min, quant_max) - zero_point) *
 // scale. Every level times a scale of 0 is 0, so that a divisor of 1, which keeps levels finite,
 // stands in for that scale.
-// Inputs: x, scale, zero_point?   Outputs: y   Scalars: quant_min, quant_max
+// Inputs: x, scale, zero_point?   Outputs: y   Scalars: quant_min, quant_max, -, whether
+// reciprocal
 template <typename A, typename Tuning, Kind SIDE>
 struct FakeQuantize : Tuning, Levels<A, 2> {
     using Tuning::IN, Tuning::OUT;
@@ -114,7 +121,7 @@ struct FakeQuantize : Tuning, Levels<A, 2> {
 
     __device__ Common common(const A (&side)[IN]) const
     {
-        return {side[1], this->zero_point(side[2]), Divisor<A>::of(side[1] == A(0) ? A(1) : side[1])};
+        return {side[1], this->zero_point(side[2]), this->divisor(side[1] == A(0) ? A(1) : side[1])};
     }
     __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
 
@@ -135,7 +142,7 @@ struct FakeQuantize : Tuning, Levels<A, 2> {
 // scale of 0 is the limit of small scales: x / 0 is infinite with the sign of x, as a divisor of +0
 // gives, and 0 / 0 is 0.
 // Inputs: dy, x, scale, zero_point?   Outputs: dx?, dscale?, dzero_point?   Scalars: quant_min,
-// quant_max
+// quant_max, -, whether reciprocal
 template <typename A, typename Tuning, Kind SIDE>
 struct FakeQuantizeBackward : Tuning, Levels<A, 3> {
     using Tuning::IN, Tuning::OUT;
@@ -148,7 +155,7 @@ struct FakeQuantizeBackward : Tuning, Levels<A, 3> {
 
     __device__ Common common(const A (&side)[IN]) const
     {
-        return {side[2], this->zero_point(side[3]), Divisor<A>::of(side[2] == A(0) ? A(0) : side[2])};
+        return {side[2], this->zero_point(side[3]), this->divisor(side[2] == A(0) ? A(0) : side[2])};
     }
 
     __device__ A shared(const A (&in)[IN], const Common& row) const

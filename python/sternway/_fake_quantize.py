@@ -39,6 +39,7 @@ class BaseFakeQuantizeDescriptor(BoundedDescriptor):
 
     scale_shape: Sequence[int]
     scale_dtype: FloatDType | None = None
+    reciprocal: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,8 @@ class FakeQuantizeDescriptor(BaseFakeQuantizeDescriptor):
         quant_min, quant_max: the bounds of the quantized values, inclusive.
         scale_shape: the shape of scale and zero_point: of the rank of ``shape``, each extent a divisor; or of rank 0.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
+        reciprocal: whether ``x * (1 / scale)`` takes the place of ``x / scale``, as in
+            ``torch.fake_quantize_per_tensor_affine``, which rounds a few x between two levels to the other one.
 
     Raises:
         InvalidProblemError: a field of another type. ``FakeQuantizePlan.select`` checks numbers and shapes.

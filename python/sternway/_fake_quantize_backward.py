@@ -30,7 +30,7 @@ class FakeQuantizeBackwardDescriptor(BaseFakeQuantizeDescriptor):
     Args:
         shape: the shape of dy, x and dx.
         dtype: the dtype of dy, x and dx: float32, float64, float16 or bfloat16.
-        quant_min, quant_max, scale_shape, scale_dtype: as for :class:`FakeQuantizeDescriptor`.
+        quant_min, quant_max, scale_shape, scale_dtype, reciprocal: as for :class:`FakeQuantizeDescriptor`.
 
     Raises:
         InvalidProblemError: a field of another type. ``FakeQuantizeBackwardPlan.select`` checks numbers and shapes.

@@ -11,13 +11,13 @@
 #include "../../cpu/each_processor.h"
 
 void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const float *dy, const float *x,
-                          const float *scale, const float *zero_point, long run, float low, float high, long n) {
-  CHOSEN(fake_quantize_f32)(dx, dscale, dzero_point, dy, x, scale, zero_point, run, low, high, n);
+                          const float *scale, const float *zero_point, long run, sw_levels levels, long n) {
+  CHOSEN(fake_quantize_f32)(dx, dscale, dzero_point, dy, x, scale, zero_point, run, levels, n);
 }
 
 void sw_fake_quantize_f64(double *dx, double *dscale, double *dzero_point, const double *dy, const double *x,
-                          const double *scale, const double *zero_point, long run, double low, double high, long n) {
-  CHOSEN(fake_quantize_f64)(dx, dscale, dzero_point, dy, x, scale, zero_point, run, low, high, n);
+                          const double *scale, const double *zero_point, long run, sw_levels levels, long n) {
+  CHOSEN(fake_quantize_f64)(dx, dscale, dzero_point, dy, x, scale, zero_point, run, levels, n);
 }
 
 void sw_dequantize_forward_f32(float *y, const float *q, const float *scale, const float *zero_point, long run,
@@ -31,13 +31,13 @@ void sw_dequantize_forward_f64(double *y, const double *q, const double *scale, 
 }
 
 void sw_fake_quantize_forward_f32(float *y, const float *x, const float *scale, const float *zero_point, long run,
-                                  float low, float high, long n) {
-  CHOSEN(fake_quantize_forward_f32)(y, x, scale, zero_point, run, low, high, n);
+                                  sw_levels levels, long n) {
+  CHOSEN(fake_quantize_forward_f32)(y, x, scale, zero_point, run, levels, n);
 }
 
 void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scale, const double *zero_point, long run,
-                                  double low, double high, long n) {
-  CHOSEN(fake_quantize_forward_f64)(y, x, scale, zero_point, run, low, high, n);
+                                  sw_levels levels, long n) {
+  CHOSEN(fake_quantize_forward_f64)(y, x, scale, zero_point, run, levels, n);
 }
 
 #define EACH(suffix, type) \
@@ -45,12 +45,12 @@ void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scal
     CHOSEN(dequantize_each_##suffix)(y, q, scale, zero_point, n); \
   } \
   void sw_fake_quantize_forward_each_##suffix(type *y, const type *x, const type *scale, const type *zero_point, \
-                                              type low, type high, long n) { \
-    CHOSEN(fake_quantize_forward_each_##suffix)(y, x, scale, zero_point, low, high, n); \
+                                              sw_levels levels, long n) { \
+    CHOSEN(fake_quantize_forward_each_##suffix)(y, x, scale, zero_point, levels, n); \
   } \
   void sw_fake_quantize_each_##suffix(type *dx, double *dscale, double *dzero_point, const type *dy, const type *x, \
-                                      const type *scale, const type *zero_point, type low, type high, long n) { \
-    CHOSEN(fake_quantize_each_##suffix)(dx, dscale, dzero_point, dy, x, scale, zero_point, low, high, n); \
+                                      const type *scale, const type *zero_point, sw_levels levels, long n) { \
+    CHOSEN(fake_quantize_each_##suffix)(dx, dscale, dzero_point, dy, x, scale, zero_point, levels, n); \
   }
 
 EACH(f32, float)
@@ -103,20 +103,19 @@ void sw_dequantize_dense(sw_dense_block b, const void *scale, const void *zero_p
   }
 }
 
-void sw_fake_quantize_dense(sw_dense_block b, const void *scale, const void *zero_point, double low, double high) {
+void sw_fake_quantize_dense(sw_dense_block b, const void *scale, const void *zero_point, sw_levels levels) {
   float wide[CHUNK];
   for (long start = 0, m, k, run; start < b.n; start += m) {
     m = chunk_of(&b, start, &k, &run);
     if (b.out_dtype == DTYPE_f64) {
       const double *x = (const double *)b.in + start;
       CHOSEN(fake_quantize_forward_f64)((double *)b.out + start, x, (const double *)scale + k,
-                                        (const double *)zero_point + k, run, low, high, m);
+                                        (const double *)zero_point + k, run, levels, m);
       continue;
     }
     const float *x = widened(wide, &b, start, m);
     float *y = place_of(wide, &b, start);
-    CHOSEN(fake_quantize_forward_f32)(y, x, (const float *)scale + k, (const float *)zero_point + k, run, (float)low,
-                                      (float)high, m);
+    CHOSEN(fake_quantize_forward_f32)(y, x, (const float *)scale + k, (const float *)zero_point + k, run, levels, m);
     narrowed(&b, y, start, m);
   }
 }

@@ -2,14 +2,18 @@
 #define STERNWAY_OP_DEQUANTIZE_H
 #include <stdint.h>
 
+/* The levels of a fake quantization: its bounds, and whether x times the reciprocal of scale takes
+   the place of x / scale. */
+typedef struct { double low, high; int reciprocal; } sw_levels;
+
 /* FakeQuantizePerTokenBackward over one block of runs. Computes dx per element, and dscale and
    dzero_point, the sums of their terms, per run; the latter two may be NULL. scale and zero_point
    (rounded and clamped) have one number per run. The ratio x / scale, which decides the level, is
    rounded to the type of the operands like in a forward of that type; terms are float64. */
 void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const float *dy, const float *x,
-                          const float *scale, const float *zero_point, long run, float low, float high, long n);
+                          const float *scale, const float *zero_point, long run, sw_levels levels, long n);
 void sw_fake_quantize_f64(double *dx, double *dscale, double *dzero_point, const double *dy, const double *x,
-                          const double *scale, const double *zero_point, long run, double low, double high, long n);
+                          const double *scale, const double *zero_point, long run, sw_levels levels, long n);
 
 /* Blocks of DequantizePerToken and FakeQuantizePerToken. scale and zero_point have one number per
    run; a fake quantization gets zero_point rounded and clamped. y may be x. All arithmetic is in
@@ -18,18 +22,18 @@ void sw_dequantize_forward_f32(float *y, const float *q, const float *scale, con
 void sw_dequantize_forward_f64(double *y, const double *q, const double *scale, const double *zero_point, long run,
                                long n);
 void sw_fake_quantize_forward_f32(float *y, const float *x, const float *scale, const float *zero_point, long run,
-                                  float low, float high, long n);
+                                  sw_levels levels, long n);
 void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scale, const double *zero_point, long run,
-                                  double low, double high, long n);
+                                  sw_levels levels, long n);
 
 /* The same with a scale and a zero point for each element; zero_point may be NULL. The terms of
    dscale and dzero_point, which may be NULL, are left for each element. */
 #define SW_EACH(suffix, type) \
   void sw_dequantize_each_##suffix(type *y, const type *q, const type *scale, const type *zero_point, long n); \
   void sw_fake_quantize_forward_each_##suffix(type *y, const type *x, const type *scale, const type *zero_point, \
-                                              type low, type high, long n); \
+                                              sw_levels levels, long n); \
   void sw_fake_quantize_each_##suffix(type *dx, double *dscale, double *dzero_point, const type *dy, const type *x, \
-                                      const type *scale, const type *zero_point, type low, type high, long n);
+                                      const type *scale, const type *zero_point, sw_levels levels, long n);
 SW_EACH(f32, float)
 SW_EACH(f64, double)
 #undef SW_EACH
@@ -43,5 +47,5 @@ typedef struct {
 } sw_dense_block;
 
 void sw_dequantize_dense(sw_dense_block b, const void *scale, const void *zero_point);
-void sw_fake_quantize_dense(sw_dense_block b, const void *scale, const void *zero_point, double low, double high);
+void sw_fake_quantize_dense(sw_dense_block b, const void *scale, const void *zero_point, sw_levels levels);
 #endif

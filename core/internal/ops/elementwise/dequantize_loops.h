@@ -14,21 +14,34 @@
 /* The constants of a token. A scale of 0 is the limit of small positive scales: x / 0 is infinite
    with the sign of x, for which divisor is +0, and 0 / 0 is 0. inverse is 0 for scales of 0 and
    infinity, for which the residual inside the bounds is 0. */
-typedef struct { float scale, zero, divisor, low, high; double inverse; int plain; } AT(token_f32);
-typedef struct { double scale, zero, divisor, low, high; } AT(token_f64);
+typedef struct {
+  float scale, zero, divisor, reciprocal, low, high;
+  double inverse;
+  int plain, by_reciprocal;
+} AT(token_f32);
+typedef struct {
+  double scale, zero, divisor, reciprocal, low, high;
+  int by_reciprocal;
+} AT(token_f64);
 
 /* plain: the remainder of x / scale, and a level less its zero point, are exact in float32. */
-INLINE AT(token_f32) AT(token_of_f32)(float scale, float zero, float low, float high) {
+INLINE AT(token_f32) AT(token_of_f32)(float scale, float zero, sw_levels levels) {
+  const float low = (float)levels.low, high = (float)levels.high;
   int small = fabsf(zero) <= 0x1p22f && fabsf(low) <= 0x1p22f && fabsf(high) <= 0x1p22f;
   return (AT(token_f32)){
-      scale, zero, scale == 0 ? 0 : scale, low, high, scale == 0 || isinf(scale) ? 0 : 1 / (double)scale,
-      small && fabsf(scale) >= 0x1p-96f && !isinf(scale),
+      scale, zero, scale == 0 ? 0 : scale, 1 / scale, low, high, scale == 0 || isinf(scale) ? 0 : 1 / (double)scale,
+      small && fabsf(scale) >= 0x1p-96f && !isinf(scale), levels.reciprocal,
   };
 }
 
-INLINE AT(token_f64) AT(token_of_f64)(double scale, double zero, double low, double high) {
-  return (AT(token_f64)){scale, zero, scale == 0 ? 0 : scale, low, high};
+INLINE AT(token_f64) AT(token_of_f64)(double scale, double zero, sw_levels levels) {
+  return (AT(token_f64)){
+      scale, zero, scale == 0 ? 0 : scale, 1 / scale, levels.low, levels.high, levels.reciprocal,
+  };
 }
+
+/* x / scale of a token, where that is not 0 / 0. */
+#define RATIO(x, token) ((token).by_reciprocal ? (x) * (token).reciprocal : (x) / (token).divisor)
 
 /* x where mask is all ones, 0 where it is 0: a choice that never becomes a branch. */
 INLINE float AT(where)(uint32_t mask, float x) { return float_of(bits_of(x) & mask); }
@@ -43,7 +56,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
   const AT(token_f32) t = *token;
   float level[LANES], rest[LANES], outer[LANES];
   for (long j = 0; j < n; j++) {
-    float g = dy[j], v = x[j], ratio = v / t.divisor, whole = rintf(ratio), q = whole + t.zero;
+    float g = dy[j], v = x[j], ratio = RATIO(v, t), whole = rintf(ratio), q = whole + t.zero;
     uint32_t inside = ((q >= t.low) & (q <= t.high)) ? UINT32_MAX : 0;
     q = q < t.low ? t.low : q;
     q = q > t.high ? t.high : q;
@@ -60,7 +73,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
 TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx, double *dscale, double *outside,
     const float *dy, const float *x, const AT(token_f32) *t, long n) {
   for (long j = 0; j < n; j++) {
-    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : x[j] / t->divisor, whole = rintf(ratio),
+    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : RATIO(x[j], *t), whole = rintf(ratio),
         q = whole + t->zero;
     int inside = q >= t->low && q <= t->high;
     float level = q < t->low ? t->low : q > t->high ? t->high : q;
@@ -76,7 +89,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
                                                int scales, int shifts) {
   const AT(token_f64) t = *token;
   for (long j = 0; j < n; j++) {
-    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : v / t.divisor, whole = rint(ratio),
+    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : RATIO(v, t), whole = rint(ratio),
                                          q = whole + t.zero; int inside = (q >= t.low) & (q <= t.high);
     double level = q < t.low ? t.low : q > t.high ? t.high : q;
     dx[j] = inside ? g : 0;
@@ -119,11 +132,11 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
   } \
   TARGET INLINE void AT(fake_quantize_runs_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, \
                                                      const type *x, const type *scale, const type *zero, long run, \
-                                                     type low, type high, long n, int scales, int shifts) { \
+                                                     sw_levels levels, long n, int scales, int shifts) { \
     tree scale_sum, shift_sum; \
     scale_sum.depth = shift_sum.depth = scale_sum.leaves = shift_sum.leaves = 0; \
     for (long start = 0, k = 0; start < n; start += run, k++) { \
-      AT(token_##suffix) t = AT(token_of_##suffix)(scale[k], zero[k], low, high); \
+      AT(token_##suffix) t = AT(token_of_##suffix)(scale[k], zero[k], levels); \
       long end = LEAST(n, start + run), i = start; \
       for (; PLAIN_##suffix(t) && i + LEAF <= end; i += LEAF) \
         AT(fake_quantize_leaf_##suffix)(&scale_sum, &shift_sum, dx + i, dy + i, x + i, &t, scales, shifts); \
@@ -139,12 +152,12 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
   } \
   TARGET static void AT(fake_quantize_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, \
                                                 const type *x, const type *scale, const type *zero, long run, \
-                                                type low, type high, long n) { \
+                                                sw_levels levels, long n) { \
     switch ((dscale ? 2 : 0) + (dzero ? 1 : 0)) { \
-    case 0: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 0, 0); break; \
-    case 1: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 0, 1); break; \
-    case 2: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 1, 0); break; \
-    default: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 1, 1); \
+    case 0: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, levels, n, 0, 0); break; \
+    case 1: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, levels, n, 0, 1); break; \
+    case 2: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, levels, n, 1, 0); break; \
+    default: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, levels, n, 1, 1); \
     } \
   }
 
@@ -169,13 +182,14 @@ TARGET static void AT(double_of_float)(double *restrict out, const float *restri
     } \
   } \
   TARGET static void AT(fake_quantize_forward_##suffix)(type *y, const type *x, const type *scale, const type *zero, \
-                                                        long run, type low, type high, long n) { \
+                                                        long run, sw_levels levels, long n) { \
+    const type low = (type)levels.low, high = (type)levels.high; \
     for (long start = 0, k = 0; start < n; start += run, k++) { \
       const long end = LEAST(n, start + run); \
-      const type s = scale[k], z = zero[k], divisor = s == 0 ? 1 : s; \
+      const type s = scale[k], z = zero[k], divisor = s == 0 ? 1 : s, reciprocal = 1 / divisor; \
       INDEPENDENT \
       for (long i = start; i < end; i++) { \
-        type t = round(x[i] / divisor) + z; \
+        type t = round(levels.reciprocal ? x[i] * reciprocal : x[i] / divisor) + z; \
         t = t < low ? low : t; \
         t = t > high ? high : t; \
         y[i] = (t - z) * s; \
@@ -200,27 +214,30 @@ FORWARD(f64, double, rint)
     else AT(dequantize_each_loop_##suffix)(y, q, scale, scale, n, 0); \
   } \
   TARGET INLINE void AT(fake_quantize_forward_each_loop_##suffix)(type *y, const type *x, const type *scale, \
-      const type *zero, type low, type high, long n, int shifted) { \
+      const type *zero, sw_levels levels, long n, int shifted) { \
+    const type low = (type)levels.low, high = (type)levels.high; \
     INDEPENDENT \
     for (long i = 0; i < n; i++) { \
-      const type s = scale[i], z = shifted ? zero[i] : 0; \
-      type t = round(x[i] / (s == 0 ? 1 : s)) + z; \
+      const type s = scale[i], z = shifted ? zero[i] : 0, divisor = s == 0 ? 1 : s; \
+      type t = round(levels.reciprocal ? x[i] * (1 / divisor) : x[i] / divisor) + z; \
       t = t < low ? low : t; \
       t = t > high ? high : t; \
       y[i] = (t - z) * s; \
     } \
   } \
   TARGET static void AT(fake_quantize_forward_each_##suffix)(type *y, const type *x, const type *scale, \
-      const type *zero, type low, type high, long n) { \
-    if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, low, high, n, 1); \
-    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, low, high, n, 0); \
+      const type *zero, sw_levels levels, long n) { \
+    if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, levels, n, 1); \
+    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, levels, n, 0); \
   } \
   TARGET INLINE void AT(fake_quantize_each_loop_##suffix)(type *restrict dx, double *restrict dscale, \
-      double *restrict dzero, const type *dy, const type *x, const type *scale, const type *zero, type low, type high, \
+      double *restrict dzero, const type *dy, const type *x, const type *scale, const type *zero, sw_levels levels, \
       long n, int scales, int shifts, int shifted) { \
+    const type low = (type)levels.low, high = (type)levels.high; \
     for (long i = 0; i < n; i++) { \
       const type g = dy[i], v = x[i], s = scale[i], z = shifted ? zero[i] : 0; \
-      const type ratio = ((s == 0) & (v == 0)) ? 0 : v / (s == 0 ? 0 : s), whole = round(ratio), q = whole + z; \
+      const type quotient = levels.reciprocal ? v * (1 / s) : v / (s == 0 ? 0 : s); \
+      const type ratio = ((s == 0) & (v == 0)) ? 0 : quotient, whole = round(ratio), q = whole + z; \
       const int inside = (q >= low) & (q <= high); \
       type level = q < low ? low : q; \
       level = level > high ? high : level; \
@@ -232,19 +249,19 @@ FORWARD(f64, double, rint)
     } \
   } \
   TARGET static void AT(fake_quantize_each_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, \
-      const type *x, const type *scale, const type *zero, type low, type high, long n) { \
+      const type *x, const type *scale, const type *zero, sw_levels levels, long n) { \
     const int shifted = zero != 0; \
     const type *z = shifted ? zero : scale; \
     const int form = (dscale != 0) * 4 + (dzero != 0) * 2 + shifted; \
     switch (form) { \
-    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 0); break; \
-    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, low, high, n, 0, 0, 1); break; \
+    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 0); break; \
+    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 1); break; \
     case 2: case 3: \
-      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, low, high, n, 0, 1, shifted); \
+      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, levels, n, 0, 1, shifted); \
       break; \
-    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 0); break; \
-    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, low, high, n, 1, 0, 1); break; \
-    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, low, high, n, 1, 1, shifted); \
+    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 0); break; \
+    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 1); break; \
+    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, 1, 1, shifted); \
     } \
   }
 

@@ -19,7 +19,8 @@ import (
 //	y = (clamp(t, QuantMin, QuantMax) - zero_point) scale
 //
 // A floating zero point is rounded and clamped first. A scale of 0 gives y = 0, and a NaN in x or
-// zero_point a NaN.
+// zero_point a NaN. If Reciprocal, x * (1 / scale) takes the place of x / scale: this is the rule of
+// torch.fake_quantize_per_tensor_affine, which decides otherwise for a few x between two levels.
 //
 // Operands: x [Shape], scale, zero_point? [ScaleShape] -> y [Shape]. y may be x.
 type FakeQuantize struct {
@@ -29,6 +30,7 @@ type FakeQuantize struct {
 	QuantMax   int64         `json:"quant_max"`
 	ScaleShape []int64       `json:"scale_shape"`
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
+	Reciprocal bool          `json:"reciprocal"`  // x * (1 / scale) in place of x / scale
 }
 
 // FakeQuantizeBackward is the gradient of FakeQuantize, as [FakeQuantizePerTokenBackward] is for
@@ -43,6 +45,7 @@ type FakeQuantizeBackward struct {
 	QuantMax   int64         `json:"quant_max"`
 	ScaleShape []int64       `json:"scale_shape"`
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
+	Reciprocal bool          `json:"reciprocal"`  // x * (1 / scale) in place of x / scale
 }
 
 // FakeQuantizePerToken quantizes and dequantizes with a scale for each token n:
@@ -144,50 +147,50 @@ func (d FakeQuantizePerTokenBackward) Family() string { return FakeQuantizePerTo
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d FakeQuantize) Problem() (*ops.Problem, error) {
 	t, err := newBlocks(FakeQuantizeFamily, d.Shape, d.DType, d.ScaleDType, d.ScaleShape)
-	return t.fakeQuantize(d.QuantMin, d.QuantMax, err)
+	return t.fakeQuantize(d.QuantMin, d.QuantMax, d.Reciprocal, err)
 }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d FakeQuantizePerToken) Problem() (*ops.Problem, error) {
 	t, err := newPerToken(FakeQuantizePerTokenFamily, d.Shape, d.DType, d.ScaleDType)
-	return t.fakeQuantize(d.QuantMin, d.QuantMax, err)
+	return t.fakeQuantize(d.QuantMin, d.QuantMax, false, err)
 }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d FakeQuantizeBackward) Problem() (*ops.Problem, error) {
 	t, err := newBlocks(FakeQuantizeBackwardFamily, d.Shape, d.DType, d.ScaleDType, d.ScaleShape)
-	return t.fakeQuantizeBackward(d.QuantMin, d.QuantMax, err)
+	return t.fakeQuantizeBackward(d.QuantMin, d.QuantMax, d.Reciprocal, err)
 }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	t, err := newPerToken(FakeQuantizePerTokenBackwardFamily, d.Shape, d.DType, d.ScaleDType)
-	return t.fakeQuantizeBackward(d.QuantMin, d.QuantMax, err)
+	return t.fakeQuantizeBackward(d.QuantMin, d.QuantMax, false, err)
 }
 
 // fakeQuantize is the problem of the forward, unless there is an error.
-func (t *quantization) fakeQuantize(low, high int64, err error) (*ops.Problem, error) {
+func (t *quantization) fakeQuantize(low, high int64, reciprocal bool, err error) (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := t.bounds(low, high)
+	scalar, err := t.levels(low, high, reciprocal)
 	if err != nil {
 		return nil, err
 	}
-	return t.problem([]ops.Operand{t.data("x"), t.scale(), t.zeroPoint(), t.result()}, fakeQuantizeOps, []int{1, 2}, bounds), nil
+	return t.problem([]ops.Operand{t.data("x"), t.scale(), t.zeroPoint(), t.result()}, fakeQuantizeOps, []int{1, 2}, scalar), nil
 }
 
 // fakeQuantizeBackward is the problem of the backward, unless there is an error.
-func (t *quantization) fakeQuantizeBackward(low, high int64, err error) (*ops.Problem, error) {
+func (t *quantization) fakeQuantizeBackward(low, high int64, reciprocal bool, err error) (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := t.bounds(low, high)
+	scalar, err := t.levels(low, high, reciprocal)
 	if err != nil {
 		return nil, err
 	}
 	operands := append([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, t.gradients()...)
-	p := t.problem(operands, fakeQuantizeBackwardOps, []int{2, 3, 5, 6}, bounds)
+	p := t.problem(operands, fakeQuantizeBackwardOps, []int{2, 3, 5, 6}, scalar)
 	p.Traffic += p.Traffic / 2 // x is read as well
 	p.CheckPresence = t.checkPresence
 	return p, nil
@@ -195,8 +198,8 @@ func (t *quantization) fakeQuantizeBackward(low, high int64, err error) (*ops.Pr
 
 func fakeQuantizeBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums [][]float64) {
 	dy, x, scale, zeroPoint := in[0], in[1], in[2], in[3]
-	zero, low, high := fakeQuantizeLevels(scalar, zeroPoint, len(scale))
-	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
+	zero := zeroPoints(scalar, zeroPoint, len(scale))
+	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, levelsOf(scalar))
 }
 
 // fakeQuantizeScalars tells the body whether zero points are integers: scalar 2 is 1 then. zero is
@@ -209,18 +212,22 @@ func fakeQuantizeScalars(zero int) func(scalar *[4]float64, args []tensor.Tensor
 	}
 }
 
-// fakeQuantizeLevels are the zero points of n scale values, 0 where none are given, and the
-// bounds. A floating zero point, which may be learned, is rounded and clamped.
-func fakeQuantizeLevels[A cpu.Accumulator](scalar *[4]float64, zeroPoint []A, n int) (zero []A, low, high A) {
-	low, high = A(scalar[0]), A(scalar[1])
-	zero = make([]A, n)
+// levelsOf are the levels of scalars.
+func levelsOf(scalar *[4]float64) C.sw_levels {
+	return C.sw_levels{low: C.double(scalar[0]), high: C.double(scalar[1]), reciprocal: C.int(scalar[3])}
+}
+
+// zeroPoints are the zero points of n scale values, 0 where none are given. A floating zero point,
+// which may be learned, is rounded and clamped.
+func zeroPoints[A cpu.Accumulator](scalar *[4]float64, zeroPoint []A, n int) []A {
+	zero := make([]A, n)
 	copy(zero, zeroPoint)
 	if integer := scalar[2] != 0; !integer {
 		for i, z := range zeroPoint {
-			zero[i] = min(max(A(math.RoundToEven(float64(z))), low), high)
+			zero[i] = min(max(A(math.RoundToEven(float64(z))), A(scalar[0])), A(scalar[1]))
 		}
 	}
-	return zero, low, high
+	return zero
 }
 
 // The bodies of operations with a scale for each element.
@@ -236,63 +243,62 @@ func dequantizeEach[A cpu.Accumulator](_ *[4]float64, in, out [][]A, _ [][]float
 }
 
 func fakeQuantizeForwardEach[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, _ [][]float64) {
-	n, zero := C.long(len(in[0])), levelsOfEach(scalar, in[2])
+	n, zero := C.long(len(in[0])), zeroPointsOfEach(scalar, in[2])
 	switch y := any(out[0]).(type) {
 	case []float32:
-		C.sw_fake_quantize_forward_each_f32(deqFloats(y), floatsOf(in[0]), floatsOf(in[1]), floatsOf(zero), C.float(scalar[0]), C.float(scalar[1]), n)
+		C.sw_fake_quantize_forward_each_f32(deqFloats(y), floatsOf(in[0]), floatsOf(in[1]), floatsOf(zero), levelsOf(scalar), n)
 	case []float64:
-		C.sw_fake_quantize_forward_each_f64(deqDoubles(y), doublesOf(in[0]), doublesOf(in[1]), doublesOf(zero), C.double(scalar[0]), C.double(scalar[1]), n)
+		C.sw_fake_quantize_forward_each_f64(deqDoubles(y), doublesOf(in[0]), doublesOf(in[1]), doublesOf(zero), levelsOf(scalar), n)
 	}
 }
 
 func fakeQuantizeEach[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums [][]float64) {
-	n, zero := C.long(len(in[0])), levelsOfEach(scalar, in[3])
+	n, zero := C.long(len(in[0])), zeroPointsOfEach(scalar, in[3])
 	dscale, dzeroPoint := deqDoubles(sums[1]), deqDoubles(sums[2])
 	switch dx := any(out[0]).(type) {
 	case []float32:
-		C.sw_fake_quantize_each_f32(deqFloats(dx), dscale, dzeroPoint, floatsOf(in[0]), floatsOf(in[1]), floatsOf(in[2]), floatsOf(zero), C.float(scalar[0]), C.float(scalar[1]), n)
+		C.sw_fake_quantize_each_f32(deqFloats(dx), dscale, dzeroPoint, floatsOf(in[0]), floatsOf(in[1]), floatsOf(in[2]), floatsOf(zero), levelsOf(scalar), n)
 	case []float64:
-		C.sw_fake_quantize_each_f64(deqDoubles(dx), dscale, dzeroPoint, doublesOf(in[0]), doublesOf(in[1]), doublesOf(in[2]), doublesOf(zero), C.double(scalar[0]), C.double(scalar[1]), n)
+		C.sw_fake_quantize_each_f64(deqDoubles(dx), dscale, dzeroPoint, doublesOf(in[0]), doublesOf(in[1]), doublesOf(in[2]), doublesOf(zero), levelsOf(scalar), n)
 	}
 }
 
-// levelsOfEach are fakeQuantizeLevels where a zero point is given for each element; nil: none is.
-func levelsOfEach[A cpu.Accumulator](scalar *[4]float64, zeroPoint []A) []A {
+// zeroPointsOfEach are zeroPoints where one is given for each element; nil: none is.
+func zeroPointsOfEach[A cpu.Accumulator](scalar *[4]float64, zeroPoint []A) []A {
 	if zeroPoint == nil {
 		return nil
 	}
-	zero, _, _ := fakeQuantizeLevels(scalar, zeroPoint, len(zeroPoint))
-	return zero
+	return zeroPoints(scalar, zeroPoint, len(zeroPoint))
 }
 
 func floatsOf[A cpu.Accumulator](values []A) *C.float   { return deqFloats(any(values).([]float32)) }
 func doublesOf[A cpu.Accumulator](values []A) *C.double { return deqDoubles(any(values).([]float64)) }
 
 // fakeQuantizeBlock calls the loop in dequantize.c.
-func fakeQuantizeBlock[A cpu.Accumulator](dx []A, dscale, dzeroPoint []float64, dy, x, scale, zero []A, low, high A) {
+func fakeQuantizeBlock[A cpu.Accumulator](dx []A, dscale, dzeroPoint []float64, dy, x, scale, zero []A, levels C.sw_levels) {
 	n, run := C.long(len(dy)), deqRun(scale, len(dy))
 	switch s := any(scale).(type) {
 	case []float32:
-		C.sw_fake_quantize_f32(floatsOf(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), floatsOf(dy), floatsOf(x), deqFloats(s), floatsOf(zero), run, C.float(low), C.float(high), n)
+		C.sw_fake_quantize_f32(floatsOf(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), floatsOf(dy), floatsOf(x), deqFloats(s), floatsOf(zero), run, levels, n)
 	case []float64:
-		C.sw_fake_quantize_f64(doublesOf(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), doublesOf(dy), doublesOf(x), deqDoubles(s), doublesOf(zero), run, C.double(low), C.double(high), n)
+		C.sw_fake_quantize_f64(doublesOf(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), doublesOf(dy), doublesOf(x), deqDoubles(s), doublesOf(zero), run, levels, n)
 	}
 }
 
 func fakeQuantizeForwardBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, _ [][]float64) {
 	y, x, scale := out[0], in[0], in[1]
-	zero, low, high := fakeQuantizeLevels(scalar, in[2], len(scale))
+	zero, levels := zeroPoints(scalar, in[2], len(scale)), levelsOf(scalar)
 	n, run := C.long(len(x)), deqRun(scale, len(x))
 	switch y := any(y).(type) {
 	case []float32:
-		C.sw_fake_quantize_forward_f32(deqFloats(y), floatsOf(x), floatsOf(scale), floatsOf(zero), run, C.float(low), C.float(high), n)
+		C.sw_fake_quantize_forward_f32(deqFloats(y), floatsOf(x), floatsOf(scale), floatsOf(zero), run, levels, n)
 	case []float64:
-		C.sw_fake_quantize_forward_f64(deqDoubles(y), doublesOf(x), doublesOf(scale), doublesOf(zero), run, C.double(low), C.double(high), n)
+		C.sw_fake_quantize_forward_f64(deqDoubles(y), doublesOf(x), doublesOf(scale), doublesOf(zero), run, levels, n)
 	}
 }
 
 func fakeQuantizeDense[A cpu.Accumulator](scalar *[4]float64, block *denseBlock, in [][]A) {
 	scale := in[1]
-	zero, low, high := fakeQuantizeLevels(scalar, in[2], len(scale))
-	C.sw_fake_quantize_dense(block.c(), unsafe.Pointer(&scale[0]), unsafe.Pointer(&zero[0]), C.double(low), C.double(high))
+	zero := zeroPoints(scalar, in[2], len(scale))
+	C.sw_fake_quantize_dense(block.c(), unsafe.Pointer(&scale[0]), unsafe.Pointer(&zero[0]), levelsOf(scalar))
 }

@@ -149,12 +149,17 @@ func (t *quantization) gradients() []ops.Operand {
 	}
 }
 
-// bounds are the scalars of a fake quantization.
-func (t *quantization) bounds(low, high int64) ([4]float64, error) {
+// levels are the scalars of a fake quantization: the bounds, whether zero points are integers, which
+// each run says, and whether x times the reciprocal of scale takes the place of x / scale.
+func (t *quantization) levels(low, high int64, reciprocal bool) (scalar [4]float64, err error) {
 	if low > high {
-		return [4]float64{}, errs.New(errs.InvalidProblem, t.family.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", high), fmt.Sprint(low), "")
+		return scalar, errs.New(errs.InvalidProblem, t.family.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", high), fmt.Sprint(low), "")
 	}
-	return [4]float64{float64(low), float64(high)}, nil
+	scalar[0], scalar[1] = float64(low), float64(high)
+	if reciprocal {
+		scalar[3] = 1
+	}
+	return scalar, nil
 }
 
 // engineShape is the shape to the engine: for [T, D] and a scale [T, D / 32] it is [T, D / 32, 32].
