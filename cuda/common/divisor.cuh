@@ -6,7 +6,7 @@
 
 template <typename A>
 struct Divisor {
-    A b, inverse, lift;  // a tiny b, whose inverse overflows, is scaled by a power of two together with a
+    A b, inverse, lift;  // a tiny b, whose inverse overflows, is multiplied by a power of two together with a
 
     static __device__ Divisor of(A b)
     {
@@ -15,8 +15,8 @@ struct Divisor {
         return {b * lift, A(1) / (b * lift), lift};
     }
 
-    // divide() multiplies by the rounded 1 / b: with a NaN for b, every step gives NaN.
-    static __device__ Divisor reciprocal_of(A b) { return {A(NAN), A(1) / b, A(1)}; }
+    // divide() multiplies by the rounded 1 / b, and divides by 1.
+    static __device__ Divisor reciprocal_of(A b) { return {A(1), A(1), A(1) / b}; }
 
     __device__ A divide(A a) const
     {

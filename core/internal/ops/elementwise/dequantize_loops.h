@@ -11,37 +11,31 @@
 #define REST(x, q, s) __builtin_fmaf(-(q), s, x)
 #endif
 
-/* The constants of a token. A scale of 0 is the limit of small positive scales: x / 0 is infinite
-   with the sign of x, for which divisor is +0, and 0 / 0 is 0. inverse is 0 for scales of 0 and
-   infinity, for which the residual inside the bounds is 0. */
-typedef struct {
-  float scale, zero, divisor, reciprocal, low, high;
-  double inverse;
-  int plain, by_reciprocal;
-} AT(token_f32);
-typedef struct {
-  double scale, zero, divisor, reciprocal, low, high;
-  int by_reciprocal;
-} AT(token_f64);
+/* The constants of a token. The ratio of x to the scale is x factor / divisor: factor is 1, or
+   divisor is 1 and factor the reciprocal of the scale. A scale of 0 is the limit of small positive
+   scales: x / 0 is infinite with the sign of x, for which divisor is +0, and 0 / 0 is 0. inverse is
+   0 for scales of 0 and infinity, for which the residual inside the bounds is 0. */
+typedef struct { float scale, zero, factor, divisor, low, high; double inverse; int plain; } AT(token_f32);
+typedef struct { double scale, zero, factor, divisor, low, high; } AT(token_f64);
 
 /* plain: the remainder of x / scale, and a level less its zero point, are exact in float32. */
 INLINE AT(token_f32) AT(token_of_f32)(float scale, float zero, sw_levels levels) {
   const float low = (float)levels.low, high = (float)levels.high;
   int small = fabsf(zero) <= 0x1p22f && fabsf(low) <= 0x1p22f && fabsf(high) <= 0x1p22f;
   return (AT(token_f32)){
-      scale, zero, scale == 0 ? 0 : scale, 1 / scale, low, high, scale == 0 || isinf(scale) ? 0 : 1 / (double)scale,
-      small && fabsf(scale) >= 0x1p-96f && !isinf(scale), levels.reciprocal,
+      scale, zero, levels.reciprocal ? 1 / scale : 1, levels.reciprocal ? 1 : scale == 0 ? 0 : scale, low, high,
+      scale == 0 || isinf(scale) ? 0 : 1 / (double)scale, small && fabsf(scale) >= 0x1p-96f && !isinf(scale),
   };
 }
 
 INLINE AT(token_f64) AT(token_of_f64)(double scale, double zero, sw_levels levels) {
   return (AT(token_f64)){
-      scale, zero, scale == 0 ? 0 : scale, 1 / scale, levels.low, levels.high, levels.reciprocal,
+      scale, zero, levels.reciprocal ? 1 / scale : 1, levels.reciprocal ? 1 : scale == 0 ? 0 : scale, levels.low,
+      levels.high,
   };
 }
 
-/* x / scale of a token, where that is not 0 / 0. */
-#define RATIO(x, token) ((token).by_reciprocal ? (x) * (token).reciprocal : (x) / (token).divisor)
+#define RATIO(x, token) ((x) * (token).factor / (token).divisor)
 
 /* x where mask is all ones, 0 where it is 0: a choice that never becomes a branch. */
 INLINE float AT(where)(uint32_t mask, float x) { return float_of(bits_of(x) & mask); }
@@ -186,10 +180,11 @@ TARGET static void AT(double_of_float)(double *restrict out, const float *restri
     const type low = (type)levels.low, high = (type)levels.high; \
     for (long start = 0, k = 0; start < n; start += run, k++) { \
       const long end = LEAST(n, start + run); \
-      const type s = scale[k], z = zero[k], divisor = s == 0 ? 1 : s, reciprocal = 1 / divisor; \
+      const type s = scale[k], z = zero[k], whole = s == 0 ? 1 : s; \
+      const type factor = levels.reciprocal ? 1 / whole : 1, divisor = levels.reciprocal ? 1 : whole; \
       INDEPENDENT \
       for (long i = start; i < end; i++) { \
-        type t = round(levels.reciprocal ? x[i] * reciprocal : x[i] / divisor) + z; \
+        type t = round(x[i] * factor / divisor) + z; \
         t = t < low ? low : t; \
         t = t > high ? high : t; \
         y[i] = (t - z) * s; \
@@ -273,3 +268,4 @@ EACH(f64, double, rint, fabs, DBL_MAX)
 #undef ANY_f32
 #undef ANY_f64
 #undef REST
+#undef RATIO
