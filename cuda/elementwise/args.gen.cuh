@@ -40,6 +40,9 @@ struct IterSpace {
     double scalar[4];
 };
 
+// Rows of tensor.DTypeRows that are only stored; enum DType has the others.
+enum StoredDType : i64 { E4M3 = 8, E5M2, I4, U4 };
+
 struct DequantizePerChannelTuning {
     static constexpr int IN = 3, OUT = 1, COLUMNS_UNROLL = 4;
     static constexpr bool BY_COLUMN = true;

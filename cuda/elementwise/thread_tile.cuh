@@ -9,7 +9,7 @@
 
 enum class Kind {
     Own,     // the kernel's dtype
-    Byte,    // int8 or uint8
+    Byte,    // quantized values: int8, uint8, float8, or packed int4 or uint4
     Side,    // any dtype, constant along inner
     Column,  // any dtype, a number for each column, of kernels along columns
 };
@@ -57,6 +57,75 @@ __device__ A total_of(const Op&, int, const typename Op::Common&, A sum, long)
     return sum;
 }
 
+// Quantized values of V elements in registers: a byte each, or half a byte each if they are packed.
+template <int V>
+struct Quantized {
+    Words<unsigned char, V> byte;
+
+    // Packed values are addressed in units of half a byte: the address of the byte times 2, plus 1
+    // for its upper half.
+    static __device__ bool packed(i64 dtype) { return dtype >= I4; }
+
+    // Reads V adjacent values from element `first` on.
+    __device__ void load(const char* row, i64 first, i64 dtype)
+    {
+        if (packed(dtype)) {
+            const char* p = reinterpret_cast<const char*>((reinterpret_cast<i64>(row) + first) >> 1);
+            if constexpr (V == 2)
+                byte.word[0] = *reinterpret_cast<const unsigned char*>(p);
+            else
+                byte.word[0] = *reinterpret_cast<const typename WordOf<V / 2>::type*>(p);
+        } else {
+            byte.load(reinterpret_cast<const unsigned char*>(row) + first);
+        }
+    }
+
+    // Reads value v, which is `offset` elements from the start of the row. Values are read in order.
+    __device__ void load_one(const char* row, i64 offset, int v, i64 dtype)
+    {
+        if (packed(dtype)) {
+            const i64 at = reinterpret_cast<i64>(row) + offset;
+            const unsigned both = *reinterpret_cast<const unsigned char*>(at >> 1), value = both >> (at & 1) * 4 & 15;
+            byte.word[0] = v == 0 ? value : byte.word[0] | value << 4 * v;
+        } else {
+            byte.set(v, *(reinterpret_cast<const unsigned char*>(row) + offset));
+        }
+    }
+
+    // The values as numbers. A signed integer has its sign bit flipped, which adds 128 or 8 and needs
+    // no sign extension.
+    template <typename A>
+    __device__ void decode(i64 dtype, A (&number)[V])
+    {
+        if (dtype == E4M3 || dtype == E5M2) {
+#pragma unroll
+            for (int v = 0; v < V; ++v) number[v] = widen<A>(float8(byte.get(v), dtype));
+            return;
+        }
+        unsigned flip = dtype == I8 ? 0x80 : 0;
+        if (packed(dtype)) {
+            flip = dtype == I4 ? 8 : 0;
+            const unsigned even = byte.word[0] & 0x0f0f0f0f, odd = byte.word[0] >> 4 & 0x0f0f0f0f;
+            byte.word[0] = __byte_perm(even, odd, 0x5140);
+            if constexpr (V == 8) byte.word[1] = __byte_perm(even, odd, 0x7362);
+        }
+#pragma unroll
+        for (unsigned& word : byte.word) word ^= flip * 0x01010101;
+#pragma unroll
+        for (int v = 0; v < V; ++v) number[v] = byte.template value<A>(v) - A(flip);
+    }
+
+    // A float of 8 bits has the exponent and the fraction of a half: float8_e5m2 is its upper byte,
+    // and float8_e4m3fn lacks the upper bit of the exponent, which is a factor of 256.
+    static __device__ float float8(unsigned bits, i64 dtype)
+    {
+        const bool e5m2 = dtype == E5M2;
+        const unsigned half = e5m2 ? bits << 8 : (bits & 0x80) << 8 | (bits & 0x7f) << 7;
+        const float x = __half2float(__ushort_as_half(static_cast<unsigned short>(half)));
+        return e5m2 ? x : (bits & 0x7f) == 0x7f ? __int_as_float(0x7fffffff) : x * 256;
+    }
+};
+
 // The tile of a thread: V elements of one row, loaded, computed and stored.
 template <typename Op, typename T, typename A>
 struct Worker {
@@ -89,7 +158,11 @@ struct Worker {
     {
         Row row;
 #pragma unroll
-        for (int i = 0; i < IN; ++i) row.in[i] = args.in[i].data;
+        for (int i = 0; i < IN; ++i) {
+            row.in[i] = args.in[i].data;
+            if (Op::input(i) == Kind::Byte && Quantized<V>::packed(args.in[i].dtype))
+                row.in[i] += reinterpret_cast<i64>(row.in[i]);
+        }
 #pragma unroll
         for (int o = 0; o < FULL; ++o) row.out[o] = args.out[o].data;
         return row;
@@ -151,7 +224,7 @@ struct Worker {
 
     struct Loaded {
         Words<T, V> own[IN];
-        Words<unsigned char, V> byte[IN];
+        Quantized<V> quantized[IN];
     };
 
     template <bool WHOLE, typename S>
@@ -172,6 +245,17 @@ struct Worker {
         }
     }
 
+    template <bool WHOLE>
+    __device__ void load_quantized(int i, const char* row, const Slot& at, Quantized<V>& x) const
+    {
+        const i64 dtype = args.in[i].dtype;
+        if (WHOLE && !constant(i)) return x.load(row, at.first, dtype);
+        const i64 stride = args.in[i].stride[keep_here(0)];
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (WHOLE || v < at.count) x.load_one(row, (at.first + v * at.step) * stride, v, dtype);
+    }
+
     // Issues the loads and does not wait for them.
     template <bool WHOLE>
     __device__ void load(const Row& row, const Slot& at, Loaded& x) const
@@ -180,7 +264,7 @@ struct Worker {
         for (int i = 0; i < IN; ++i) {
             if (!used(i)) continue;
             if (Op::input(i) == Kind::Own) load_operand<WHOLE>(i, row.in[i], at, x.own[i]);
-            if (Op::input(i) == Kind::Byte) load_operand<WHOLE>(i, row.in[i], at, x.byte[i]);
+            if (Op::input(i) == Kind::Byte) load_quantized<WHOLE>(i, row.in[i], at, x.quantized[i]);
         }
     }
 
@@ -222,15 +306,13 @@ struct Worker {
         return Op::input(i) == Kind::Side || Op::input(i) == Kind::Column;
     }
 
-    // Element v. The sign bit of a signed byte was flipped, which adds 128 and needs no sign
-    // extension.
-    __device__ void element(const Loaded& x, int v, A (&in)[IN]) const
+    // Element v, of which the quantized value is a number already.
+    __device__ void element(const Loaded& x, int v, A quantized, A (&in)[IN]) const
     {
 #pragma unroll
         for (int i = 0; i < IN; ++i) {
             if (Op::input(i) == Kind::Own) in[i] = x.own[i].template value<A>(v);
-            if (Op::input(i) == Kind::Byte)
-                in[i] = x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0);
+            if (Op::input(i) == Kind::Byte) in[i] = quantized;
         }
     }
 
@@ -239,16 +321,14 @@ struct Worker {
     template <bool WHOLE, typename Sink>
     __device__ void finish(const Row& row, const Sides& side, const Slot& at, Loaded& x, Sink sink) const
     {
+        A shared[V], quantized[V] = {};
 #pragma unroll
         for (int i = 0; i < IN; ++i)
-            if (Op::input(i) == Kind::Byte)
-#pragma unroll
-                for (unsigned& word : x.byte[i].word) word ^= args.in[i].dtype == I8 ? 0x80808080 : 0;
-        A shared[V];
+            if (Op::input(i) == Kind::Byte && used(i)) x.quantized[i].decode(args.in[i].dtype, quantized);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             A in[IN];
-            element(x, v, in);
+            element(x, v, quantized[v], in);
             shared[v] = op.shared(in, side.of(v));
         }
 #pragma unroll
@@ -258,7 +338,7 @@ struct Worker {
 #pragma unroll
             for (int v = 0; v < V; ++v) {
                 A in[IN];
-                element(x, v, in);
+                element(x, v, quantized[v], in);
                 y[v] = op.output(o, in, side.of(v), shared[v]);
             }
             if (stored(o)) store<WHOLE>(o, row.out[o], at, y);

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from ._kinds import ScanKind
 
-QuantizedName = Literal["int8", "uint8"]
+QuantizedName = Literal["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"]
 FloatName = Literal["float32", "float64", "float16", "bfloat16"]
 IndexName = Literal["int32", "int64"]
 BagMode = Literal["sum", "mean", "max"]

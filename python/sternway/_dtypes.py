@@ -34,6 +34,8 @@ DTYPES = {
         DType("uint8", 1, 1, 0, 0),
         DType("int32", 4, 0, 0, 0),
         DType("int64", 8, 0, 0, 0),
+        DType("float8_e4m3fn", 1, 10, 0, 0),
+        DType("float8_e5m2", 1, 12, 0, 0),
     )
 }
 """By name."""

@@ -104,7 +104,8 @@ func RawOf[S any, A Accumulator](b *Block[A], n int64) []S {
 	return unsafe.Slice((*S)(unsafe.Pointer(&b.raw[0])), n)
 }
 
-// Storage converts between a storage type and the accumulator type A.
+// Storage converts between a storage type and the accumulator type A. A type that is only stored has
+// no Store and no Place.
 type Storage[A Accumulator] struct {
 	Load  func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A
 	Store func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A)
@@ -127,15 +128,17 @@ func storageOf[A Accumulator](d tensor.DType) Storage[A] {
 	switch {
 	case d == TypeOf[A]():
 		return accumulatorStorage[A]()
-	case d.IsNarrow() && d.Bits == 8:
-		return narrowStorage[A, uint8](d)
+	case d.IsPacked():
+		return Storage[A]{Load: loadPacked[A](d)}
 	case d.IsNarrow():
-		return narrowStorage[A, uint16](d)
+		return narrowStorage[A](d)
 	}
 	storage, known := map[tensor.DType]Storage[A]{
 		tensor.Float32: convertedStorage[float32, A](), tensor.Float64: convertedStorage[float64, A](),
 		tensor.Int8: int8Storage[A, int8](tensor.Int8), tensor.Uint8: int8Storage[A, uint8](tensor.Uint8),
-		tensor.Int32: convertedStorage[int32, A](), tensor.Int64: convertedStorage[int64, A](),
+		tensor.Float8E4M3: {Load: loadThroughFloat32[A, uint8](tensor.Float8E4M3)},
+		tensor.Float8E5M2: {Load: loadThroughFloat32[A, uint8](tensor.Float8E5M2)},
+		tensor.Int32:      convertedStorage[int32, A](), tensor.Int64: convertedStorage[int64, A](),
 	}[d]
 	if !known {
 		panic("no storage of " + d.String())
@@ -223,6 +226,39 @@ func loadThroughFloat32[A Accumulator, S Number](d tensor.DType) func(*Block[A],
 	}
 }
 
+// loadPacked is a Load of packed integers. Offsets count elements.
+func loadPacked[A Accumulator](d tensor.DType) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
+	return func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
+		wide, ok := any(b.Wide[:n]).([]float32)
+		if !ok {
+			wide = b.half[:n]
+		}
+		v.VisitRuns(start, n, func(at, offset, count, step int64) {
+			out := wide[at : at+count]
+			if step == 1 {
+				WidenPacked(d, out, bytesOf(t, offset, count), offset&1)
+				return
+			}
+			for i := range out {
+				place := offset + int64(i)*step
+				WidenPacked(d, out[i:i+1], bytesOf(t, place, 1), place&1)
+			}
+		})
+		if !ok {
+			for i, value := range wide {
+				b.Wide[i] = A(value)
+			}
+		}
+		return b.Wide[:n]
+	}
+}
+
+// bytesOf are the bytes of count packed elements from an offset on.
+func bytesOf(t *tensor.Tensor, offset, count int64) []uint8 {
+	first := offset >> 1
+	return Elements[uint8](t, first, (offset+count+1)>>1-first, 1)
+}
+
 // RoundToOdd rounds x to 24 significant bits with round-to-odd, like odd_of in vector.h. A second
 // rounding to 16 bits then gives the same result as one rounding from float64. Adding `lost` to the
 // low bits carries into bit 29 exactly if one of them is set.
@@ -232,11 +268,10 @@ func RoundToOdd(x float64) float32 {
 	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
 }
 
-// narrowStorage is the storage of a float of at most 16 bits, the bits of an S, converted through
-// float32.
-func narrowStorage[A Accumulator, S uint8 | uint16](d tensor.DType) Storage[A] {
+// narrowStorage is the storage of a float of 16 bits, converted through float32.
+func narrowStorage[A Accumulator](d tensor.DType) Storage[A] {
 	return Storage[A]{
-		Load: loadThroughFloat32[A, S](d),
+		Load: loadThroughFloat32[A, uint16](d),
 		Store: func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A) {
 			n := int64(len(values))
 			narrowed, ok := any(values).([]float32)
@@ -247,10 +282,10 @@ func narrowStorage[A Accumulator, S uint8 | uint16](d tensor.DType) Storage[A] {
 				}
 			}
 			if v.Regular && v.Step == 1 {
-				Narrow(d, Elements[S](t, start, n, 1), narrowed)
+				Narrow(d, Elements[uint16](t, start, n, 1), narrowed)
 				return
 			}
-			raw := RawOf[S](b, n)
+			raw := RawOf[uint16](b, n)
 			Narrow(d, raw, narrowed)
 			scatter(raw, t, v, start)
 		},

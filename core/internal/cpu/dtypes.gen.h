@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /* Rows of tensor.DTypeRows, and the bytes of an element of each. */
-enum { DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16, DTYPE_i8, DTYPE_u8, DTYPE_i32, DTYPE_i64 };
-static const long DTYPE_SIZE[] __attribute__((unused)) = {4, 8, 2, 2, 1, 1, 4, 8};
+enum { DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16, DTYPE_i8, DTYPE_u8, DTYPE_i32, DTYPE_i64, DTYPE_e4m3, DTYPE_e5m2, DTYPE_i4, DTYPE_u4 };
+static const long DTYPE_SIZE[] __attribute__((unused)) = {4, 8, 2, 2, 1, 1, 4, 8, 1, 1, 0, 0};
 
 /* X(suffix, type in memory, type of arithmetic) for each float. */
 #define EACH_FLOAT(X) \
@@ -26,5 +26,7 @@ static const long DTYPE_SIZE[] __attribute__((unused)) = {4, 8, 2, 2, 1, 1, 4, 8
     X(f16, uint16_t) \
     X(bf16, uint16_t) \
     X(i8, int8_t) \
-    X(u8, uint8_t)
+    X(u8, uint8_t) \
+    X(e4m3, uint8_t) \
+    X(e5m2, uint8_t)
 #endif

@@ -58,5 +58,17 @@ static multiplying *const products_of[] = {EACH_FLOAT(MULTIPLY)};
 void sw_widen(long dtype, float *out, const void *in, long n) { widening_of[dtype](out, in, n); }
 void sw_narrow(long dtype, void *out, const float *in, long n) { narrowing_of[dtype](out, in, n); }
 void sw_products_of(long dtype, const sw_products *p) { products_of[dtype](p); }
+
+void sw_widen_packed(int is_signed, float *out, const uint8_t *in, long first, long n) {
+  const int flip = is_signed ? 8 : 0;
+  in += first / 2;
+  if (first % 2 && n > 0) {
+    *out++ = (float)((*in++ >> 4 ^ flip) - flip);
+    n--;
+  }
+  CHOSEN(widen_bytes)(is_signed, out, in, n / 2);
+  if (n % 2) out[n - 1] = (float)(((in[n / 2] & 15) ^ flip) - flip);
+}
+
 void sw_sum_runs(double *sums, const double *in, long run, long n) { CHOSEN(sum_runs)(sums, in, run, n); }
 void sw_add(double *sums, const double *in, long n) { CHOSEN(add)(sums, in, n); }

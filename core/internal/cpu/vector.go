@@ -6,6 +6,9 @@ package cpu
 
 // cgo searches what a pointer to void points at for Go pointers, and leaves out characters.
 static void widen(long dtype, float *out, const char *in, long n) { sw_widen(dtype, out, in, n); }
+static void widen_packed(int is_signed, float *out, const char *in, long first, long n) {
+  sw_widen_packed(is_signed, out, (const uint8_t *)in, first, n);
+}
 static void narrow(long dtype, char *out, const float *in, long n) { sw_narrow(dtype, out, in, n); }
 */
 import "C"
@@ -22,6 +25,15 @@ import (
 func cFloats(s []float32) *C.float { return (*C.float)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 func cDoubles(s []float64) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
+
+// WidenPacked converts packed integers to float32, from number `first` of the bytes on.
+func WidenPacked(d tensor.DType, out []float32, in []uint8, first int64) {
+	isSigned := C.int(1)
+	if d.Code == tensor.CodeUint {
+		isSigned = 0
+	}
+	C.widen_packed(isSigned, cFloats(out), (*C.char)(unsafe.Pointer(unsafe.SliceData(in))), C.long(first), C.long(len(out)))
+}
 
 // Number is the type in memory of elements that are converted to float32: the bits of a float of at
 // most 16 bits, or an integer of 8 bits.

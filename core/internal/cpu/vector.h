@@ -72,6 +72,21 @@ INLINE float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 
 INLINE float widen_bf16_one(uint16_t h) { return float_of((uint32_t)h << 16); }
 
+/* A float of 8 bits, by the bits of its exponent, its smallest normal number, and the bits of its
+   infinity, which float8_e4m3fn does not have, and of its first NaN (OCP 8-bit floating point
+   specification, 2023). */
+INLINE float widen_float8(uint32_t h, int exponent, float least, uint32_t infinity, uint32_t nan) {
+  const uint32_t rest = h & 0x7f, at = 16 + exponent, bias = 128 - (1u << (exponent - 1));
+  const float normal = float_of((rest << at) + (bias << 23));
+  const float subnormal = float_of((rest << at) + ((bias + 1) << 23)) - least;
+  float x = rest >> (7 - exponent) ? normal : subnormal;
+  x = rest == infinity ? __builtin_inff() : x;
+  x = rest >= nan ? __builtin_nanf("") : x;
+  return float_of(bits_of(x) | (h & 0x80) << 24);
+}
+INLINE float widen_e4m3_one(uint8_t h) { return widen_float8(h, 4, 0x1p-6f, 0x80, 0x7f); }
+INLINE float widen_e5m2_one(uint8_t h) { return widen_float8(h, 5, 0x1p-14f, 0x7c, 0x7d); }
+
 /* Round to nearest, ties to even; a NaN stays a quiet NaN. */
 INLINE uint16_t narrow_bf16_one(float x) {
   uint32_t u = bits_of(x);
@@ -97,9 +112,12 @@ INLINE uint16_t narrow_f16_one(float x) {
 }
 
 /* Conversions of n elements to float32 and back, by the row of their dtype. sw_widen takes floats
-   of at most 16 bits and integers of 8 bits, sw_narrow these floats. */
+   of at most 16 bits and integers of 8 bits, sw_narrow those of 16 bits. */
 void sw_widen(long dtype, float *out, const void *in, long n);
 void sw_narrow(long dtype, void *out, const float *in, long n);
+
+/* Converts n integers of 4 bits, two to a byte, to float32. The first is number `first` from in. */
+void sw_widen_packed(int is_signed, float *out, const uint8_t *in, long first, long n);
 
 /* The portable conversions of float16, so that tests can compare them with the ones that this
    processor prefers. */

@@ -7,6 +7,8 @@
   }
 CONVERT(widen_bf16, uint16_t, float, widen_bf16_one)
 CONVERT(narrow_bf16, float, uint16_t, narrow_bf16_one)
+CONVERT(widen_e4m3, uint8_t, float, widen_e4m3_one)
+CONVERT(widen_e5m2, uint8_t, float, widen_e5m2_one)
 #undef CONVERT
 
 #define COPY(name, type) \
@@ -70,6 +72,15 @@ TARGET static inline void AT(widen_u8)(float *restrict out, const uint8_t *restr
   for (; i < n; i++) out[i] = in[i];
 }
 #undef WIDEN_8
+
+/* Whole bytes, each of which has two integers. */
+TARGET static inline void AT(widen_bytes)(int is_signed, float *restrict out, const uint8_t *restrict in, long n) {
+  const int flip = is_signed ? 8 : 0; /* of the sign bit, which adds 8 */
+  for (long i = 0; i < n; i++) {
+    out[2 * i] = (float)(((in[i] & 15) ^ flip) - flip);
+    out[2 * i + 1] = (float)((in[i] >> 4 ^ flip) - flip);
+  }
+}
 
 /* Conversions to float64, 4 or 8 elements at once. Compilers would spill narrower vectors to
    memory. */

@@ -24,6 +24,13 @@ func rowsOf(condition func(*tensor.DTypeRow) bool) (rows []*tensor.DTypeRow) {
 
 func isFloat(row *tensor.DTypeRow) bool { return row.DType.Floating() }
 
+func isComputed(row *tensor.DTypeRow) bool { return !row.IsStored }
+
+func isStored(row *tensor.DTypeRow) bool { return row.IsStored }
+
+// isArray reports whether arrays of Python libraries have the type.
+func isArray(row *tensor.DTypeRow) bool { return !row.DType.IsPacked() }
+
 func isNarrow(row *tensor.DTypeRow) bool { return row.DType.IsNarrow() }
 
 // isWidened reports whether C converts blocks of the type to float32.
@@ -42,7 +49,7 @@ func storedType(row *tensor.DTypeRow) string {
 	switch {
 	case row.DType.Floating() && !isNarrow(row):
 		return wideType(row)
-	case isNarrow(row) || row.DType.Code == tensor.CodeUint:
+	case isNarrow(row) || row.IsStored || row.DType.Code == tensor.CodeUint:
 		return fmt.Sprintf("uint%d_t", row.DType.Bits)
 	}
 	return fmt.Sprintf("int%d_t", row.DType.Bits)
@@ -62,10 +69,10 @@ func list(name, more string, rows []*tensor.DTypeRow, arguments func(*tensor.DTy
 	return strings.Join(lines, " \\\n") + "\n"
 }
 
-// numbers is the enumeration of the rows with some names.
-func numbers(head string, name func(string) string) string {
+// numbers is the enumeration of some rows with some names.
+func numbers(head string, rows []*tensor.DTypeRow, name func(string) string) string {
 	var names []string
-	for _, row := range rowsOf(nil) {
+	for _, row := range rows {
 		names = append(names, name(row.Suffix))
 	}
 	return head + " { " + strings.Join(names, ", ") + " };\n"
@@ -84,7 +91,7 @@ func cDTypes() string {
 #include <stdint.h>
 
 /* Rows of tensor.DTypeRows, and the bytes of an element of each. */
-` + numbers("enum", func(suffix string) string { return "DTYPE_" + suffix }) +
+` + numbers("enum", rowsOf(nil), func(suffix string) string { return "DTYPE_" + suffix }) +
 		"static const long DTYPE_SIZE[] __attribute__((unused)) = {" + strings.Join(sizes, ", ") + "};\n" + `
 /* X(suffix, type in memory, type of arithmetic) for each float. */
 ` + list("EACH_FLOAT", "", rowsOf(isFloat), func(row *tensor.DTypeRow) []string { return append(stored(row), wideType(row)) }) + `
@@ -112,7 +119,7 @@ func cEachFloat() string {
 func cudaDTypes() string {
 	number := func(row *tensor.DTypeRow) []string { return []string{strings.ToUpper(row.Suffix), row.CUDA} }
 	sizes, last := 0, ""
-	for i, row := range rowsOf(nil) {
+	for i, row := range rowsOf(isComputed) {
 		for size := row.DType.Size(); size > 1; size /= 2 {
 			sizes += 1 << (2 * i)
 		}
@@ -125,7 +132,7 @@ func cudaDTypes() string {
 #pragma once
 
 // Rows of tensor.DTypeRows, for operands whose dtype is known at run time only. Floats come first.
-` + numbers("enum DType : i64", strings.ToUpper) + "constexpr i64 kLastFloat = " + last + ";\n" + `
+` + numbers("enum DType : i64", rowsOf(isComputed), strings.ToUpper) + "constexpr i64 kLastFloat = " + last + ";\n" + `
 // The logarithm of the size of an element in bytes, 2 bits for each dtype.
 ` + fmt.Sprintf("constexpr int kLogSizes = %#x;\n", sizes) + `
 // X(name, type, accumulator type, ...) for each float.
@@ -134,6 +141,13 @@ func cudaDTypes() string {
 ` + list("FOR_EACH_FLOAT_NUMBER", "", rowsOf(isFloat), number) + `
 // X(number, type) for each float of at most 16 bits.
 ` + list("FOR_EACH_NARROW", "", rowsOf(isNarrow), number)
+}
+
+// cudaStoredDTypes is the enumeration of the types that the kernels of quantized values alone read.
+func cudaStoredDTypes() string {
+	first := fmt.Sprintf(" = %d", len(rowsOf(isComputed)))
+	names := numbers("\nenum StoredDType : i64", rowsOf(isStored), strings.ToUpper)
+	return "\n// Rows of tensor.DTypeRows that are only stored; enum DType has the others." + strings.Replace(names, ",", first+",", 1)
 }
 
 // xlaDTypes is the table of the handlers of XLA.
@@ -189,7 +203,7 @@ DTYPES = {
 func dtypesModule() string {
 	var b strings.Builder
 	b.WriteString(dtypesHead)
-	for _, row := range rowsOf(nil) {
+	for _, row := range rowsOf(isArray) {
 		eps, tiny := "0", "0"
 		if isFloat(row) {
 			eps, tiny = power(row.Float.Epsilon()), power(row.Float.Normal())

@@ -8,10 +8,11 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
 )
 
-// elementTuning are the numbers that the functors of element operations inherit: how many operands
+// elementTuning are the types that are only stored, and the numbers that the functors of element operations inherit: how many operands
 // they have, and the vectors that a thread loads before it uses the first.
 func elementTuning() string {
 	var b strings.Builder
+	b.WriteString(cudaStoredDTypes())
 	byName := slices.SortedFunc(slices.Values(elementwise.Ops), func(a, b *elementwise.Op) int {
 		return strings.Compare(a.Kernels[0].Name, b.Kernels[0].Name)
 	})

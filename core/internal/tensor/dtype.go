@@ -37,6 +37,11 @@ var (
 	Uint8    = DType{CodeUint, 8, 1}
 	Int32    = DType{codeInt, 32, 1}
 	Int64    = DType{codeInt, 64, 1}
+
+	Float8E4M3 = DType{CodeFloat8E4, 8, 1}
+	Float8E5M2 = DType{CodeFloat8E5, 8, 1}
+	Int4       = DType{codeInt, 4, 1}  // packed: two to a byte, of which the lower bits are the first
+	Uint4      = DType{CodeUint, 4, 1} // packed as Int4
 )
 
 // DTypeRow is the row of an element type in DTypeRows.
@@ -46,17 +51,19 @@ type DTypeRow struct {
 	CUDA   string // the type in CUDA
 	XLA    int    // the number of the type in XLA
 	Float  Float
+	// IsStored: quantized values alone have the type. No operation computes in it or rounds to it.
+	IsStored bool
 }
 
 // Float is the format of a floating-point type: the bits of the exponent and of the fraction. Both
-// are 0 for an integer.
+// are 0 for an integer and for a type that is only stored.
 type Float struct {
 	Exponent, Fraction int
 }
 
 // DTypeRows is the table of element types, from which `make generate` writes the tables of the
 // other languages. Kernels receive the index of a row as the code of a dtype. Floats come
-// first.
+// first, types that are only stored last.
 var DTypeRows = [...]DTypeRow{
 	{DType: Float32, Suffix: "f32", CUDA: "float", XLA: 11, Float: Float{Exponent: 8, Fraction: 23}},
 	{DType: Float64, Suffix: "f64", CUDA: "double", XLA: 12, Float: Float{Exponent: 11, Fraction: 52}},
@@ -66,6 +73,10 @@ var DTypeRows = [...]DTypeRow{
 	{DType: Uint8, Suffix: "u8", CUDA: "unsigned char", XLA: 6},
 	{DType: Int32, Suffix: "i32", CUDA: "int", XLA: 4},
 	{DType: Int64, Suffix: "i64", CUDA: "i64", XLA: 5},
+	{DType: Float8E4M3, Suffix: "e4m3", XLA: 20, IsStored: true},
+	{DType: Float8E5M2, Suffix: "e5m2", XLA: 19, IsStored: true},
+	{DType: Int4, Suffix: "i4", XLA: 21, IsStored: true},
+	{DType: Uint4, Suffix: "u4", XLA: 22, IsStored: true},
 }
 
 // Floats are the element types of gradients, in the order of the table.
@@ -99,7 +110,10 @@ func (d DType) Row() int {
 	return -1
 }
 
-// Size is the number of bytes of one element.
+// IsPacked reports whether a byte holds several elements.
+func (d DType) IsPacked() bool { return d.Bits < 8 && d.Code <= CodeUint }
+
+// Size is the number of bytes of one element; 0 if elements are packed.
 func (d DType) Size() int64 { return int64(d.Bits) * int64(d.Lanes) / 8 }
 
 // Accumulator is the type of arithmetic, and of sums on a GPU: float64 for float64, float32 for
@@ -114,7 +128,7 @@ func (d DType) Accumulator() DType {
 // Format is the format of a float, and empty for an integer. d is in the table.
 func (d DType) Format() Float { return DTypeRows[d.Row()].Float }
 
-// Floating reports whether d is a floating-point type of the table.
+// Floating reports whether d is a floating-point type of the table that operations compute in.
 func (d DType) Floating() bool { return d.Row() >= 0 && d.Format() != (Float{}) }
 
 // IsNarrow reports whether d is a float of at most 16 bits. Go and C compute with its bits alone,
@@ -150,7 +164,7 @@ func (d DType) String() string {
 // ParseDType reads a name such as "bfloat16", also of a type that no operand may have.
 func ParseDType(name string) (DType, error) {
 	for code := range CodeNames {
-		for bits := uint8(8); bits > 0; bits *= 2 {
+		for _, bits := range []uint8{8, 16, 32, 64, 128, 4} {
 			if d := (DType{code, bits, 1}); d.String() == name {
 				return d, nil
 			}

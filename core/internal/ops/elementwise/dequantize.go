@@ -14,7 +14,8 @@ import (
 
 // Dequantize is y = (q - zero_point) scale with a value of scale and of zero_point for each block:
 // an index of ScaleShape, which has the rank of Shape and extents that divide those of Shape, or
-// rank 0. It is formed in float32 (float64 for float64) and rounded once.
+// rank 0. It is formed in float32 (float64 for float64) and rounded once. int4 and uint4 are packed:
+// q is uint8 with half the last extent of Shape, and the lower four bits of a byte are the first.
 //
 // Operands: q [Shape], scale, zero_point? [ScaleShape] -> y [Shape].
 type Dequantize struct {
@@ -22,7 +23,7 @@ type Dequantize struct {
 	DType      tensor.DType  `json:"dtype"` // of y
 	ScaleShape []int64       `json:"scale_shape"`
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
-	QDType     tensor.DType  `json:"qdtype"`      // int8 or uint8
+	QDType     tensor.DType  `json:"qdtype"`      // int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4
 }
 
 // DequantizeBackward is the gradient of Dequantize:
@@ -38,7 +39,7 @@ type DequantizeBackward struct {
 	DType      tensor.DType  `json:"dtype"`
 	ScaleShape []int64       `json:"scale_shape"`
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
-	QDType     tensor.DType  `json:"qdtype"`      // int8 or uint8
+	QDType     tensor.DType  `json:"qdtype"`      // int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4
 }
 
 // DequantizePerToken is y = (q - zero_point[n]) scale[n], a scale for each token n, that is, for
@@ -50,7 +51,7 @@ type DequantizeBackward struct {
 type DequantizePerToken struct {
 	Shape      []int64       `json:"shape"`
 	DType      tensor.DType  `json:"dtype"`       // of y
-	QDType     tensor.DType  `json:"qdtype"`      // int8 or uint8
+	QDType     tensor.DType  `json:"qdtype"`      // int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
@@ -67,7 +68,7 @@ type DequantizePerToken struct {
 type DequantizePerTokenBackward struct {
 	Shape      []int64       `json:"shape"`
 	DType      tensor.DType  `json:"dtype"`
-	QDType     tensor.DType  `json:"qdtype"`      // int8 or uint8
+	QDType     tensor.DType  `json:"qdtype"`      // int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
@@ -158,9 +159,10 @@ func (t *quantization) dequantize(q tensor.DType, err error) (*ops.Problem, erro
 	if err != nil {
 		return nil, err
 	}
-	p := t.problem([]ops.Operand{t.quantized(q, false), t.scale(), t.zeroPoint(), t.result()}, dequantizeOps, []int{1, 2}, [4]float64{})
+	p := t.problem([]ops.Operand{t.quantized(q, false), t.scale(), t.zeroPoint(), t.result()}, dequantizeOps, []int{1, 2}, [4]float64{}, packing{0, q})
 	p.Aux = q.String()
-	p.Traffic = p.Traffic/2 + p.Traffic/2/t.element.Size() // q has one byte per element
+	p.Traffic = p.Traffic/2 + p.Traffic/2/t.element.Size()*int64(q.Bits)/8
+	p.CheckPresence = func(args []tensor.Tensor) *errs.Error { return t.checkPacked(&args[0], q) }
 	return p, nil
 }
 
@@ -174,7 +176,7 @@ func (t *quantization) dequantizeBackward(q tensor.DType, err error) (*ops.Probl
 	}
 	gradients := t.gradients()
 	gradients[0].Optional = true
-	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), t.quantized(q, true), t.zeroPoint()}, gradients...), dequantizeBackwardOps, []int{1, 3, 5, 6}, [4]float64{})
+	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), t.quantized(q, true), t.zeroPoint()}, gradients...), dequantizeBackwardOps, []int{1, 3, 5, 6}, [4]float64{}, packing{2, q})
 	p.Aux = q.String()
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		dx, dscale, dzeroPoint := &args[4], &args[5], &args[6]
@@ -183,6 +185,9 @@ func (t *quantization) dequantizeBackward(q tensor.DType, err error) (*ops.Probl
 			return errs.New(errs.InvalidProblem, t.family.Name, "dx, dscale or dzero_point", "given", "nothing", "")
 		case dscale.Given() && !args[2].Given():
 			return errs.New(errs.InvalidProblem, t.family.Name, "q", "given for dscale", "nothing", "")
+		}
+		if err := t.checkPacked(&args[2], q); err != nil {
+			return err
 		}
 		return t.checkPresence(args)
 	}

@@ -101,6 +101,28 @@ type mapReduce struct {
 	// columnInputs: the columns kernel goes along the dimensions that these are broadcast along.
 	storePass reduction
 	numSMs    int // multiprocessors
+	packed    packing
+}
+
+// packing is an operand whose bytes are pairs of elements of a dtype, along its last dimension.
+type packing struct {
+	operand int
+	dtype   tensor.DType // empty: there is none
+}
+
+// unpacked are operands in which the packed one has the shape and the strides of its elements.
+func (m *mapReduce) unpacked(args []tensor.Tensor) []tensor.Tensor {
+	if i := m.packed.operand; m.packed.dtype.IsPacked() && args[i].Given() {
+		args = slices.Clone(args)
+		t := &args[i]
+		last := t.NDim - 1
+		for d := range last {
+			t.Strides[d] *= 2
+		}
+		t.DType, t.Strides[last] = m.packed.dtype, 1
+		t.Shape[last] *= 2
+	}
+	return args
 }
 
 // reduction is the configuration of the sums over one set of dimensions. It depends on the shape

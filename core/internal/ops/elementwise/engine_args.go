@@ -67,7 +67,7 @@ func (k *devicePass) vectorized() bool {
 
 func (k *devicePass) aligned(i int) bool {
 	v := k.vector()
-	if k.step(i) != 1 || k.args[i].Data%uintptr(v*k.args[i].DType.Size()) != 0 {
+	if k.step(i) != 1 || k.args[i].Data%uintptr(v*int64(k.args[i].DType.Bits)/8) != 0 {
 		return false
 	}
 	for d := range max(0, k.space.N-1) {

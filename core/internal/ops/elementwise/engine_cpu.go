@@ -15,6 +15,7 @@ import (
 
 // Host runs the Op over blocks of the operands on the CPU.
 func (m *mapReduce) Host(args []tensor.Tensor) {
+	args = m.unpacked(args)
 	if m.inFloat64(args) {
 		runPasses(m, args, m.op.f64, m.op.dense64, &cpu.Storages64)
 	} else {
@@ -86,6 +87,7 @@ func hostPassOf[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, p pass, s
 
 // Tasks implements ops.Program: the tasks of the first pass.
 func (m *mapReduce) Tasks(args []tensor.Tensor) int64 {
+	args = m.unpacked(args)
 	space := m.space(args)
 	passes, n := m.plan(args)
 	switch {
@@ -138,13 +140,14 @@ func (h *hostPass[A]) allDirect() bool {
 	for i := range h.args {
 		out := i - h.op.inputs
 		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.stored>>out&1 != 0
-		eight := (i > 0 || h.dense != nil) && out < 0 && h.args[i].DType.Bits == 8
+		d := h.args[i].DType
+		eight := out < 0 && (i > 0 && (d == tensor.Int8 || d == tensor.Uint8) || h.dense != nil && d.Bits == 8)
 		if !used || h.runs[i] {
 			continue
 		}
 		h.repeated[i] = i > 0 && out < 0 && h.space.Repeats(i)
 		dense := h.views[i].Regular && h.views[i].Step == 1 || h.repeated[i]
-		if !dense || h.args[i].DType != h.element && !eight {
+		if !dense || d != h.element && !eight {
 			return false
 		}
 	}

@@ -139,6 +139,7 @@ func columnLanes(vectors, reduced int64) int64 {
 
 // Device implements ops.Program.
 func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
+	args = m.unpacked(args)
 	space := m.space(args)
 	passes, n := m.plan(args)
 	for i := range n {

@@ -177,7 +177,7 @@ func (t *quantization) fakeQuantize(low, high int64, reciprocal bool, err error)
 	if err != nil {
 		return nil, err
 	}
-	return t.problem([]ops.Operand{t.data("x"), t.scale(), t.zeroPoint(), t.result()}, fakeQuantizeOps, []int{1, 2}, scalar), nil
+	return t.problem([]ops.Operand{t.data("x"), t.scale(), t.zeroPoint(), t.result()}, fakeQuantizeOps, []int{1, 2}, scalar, packing{}), nil
 }
 
 // fakeQuantizeBackward is the problem of the backward, unless there is an error.
@@ -190,7 +190,7 @@ func (t *quantization) fakeQuantizeBackward(low, high int64, reciprocal bool, er
 		return nil, err
 	}
 	operands := append([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, t.gradients()...)
-	p := t.problem(operands, fakeQuantizeBackwardOps, []int{2, 3, 5, 6}, scalar)
+	p := t.problem(operands, fakeQuantizeBackwardOps, []int{2, 3, 5, 6}, scalar, packing{})
 	p.Traffic += p.Traffic / 2 // x is read as well
 	p.CheckPresence = t.checkPresence
 	return p, nil

@@ -23,7 +23,7 @@ import (
 // along the second of which the scale is broadcast.
 
 // qDTypes are the dtypes of quantized values.
-var qDTypes = []tensor.DType{tensor.Int8, tensor.Uint8}
+var qDTypes = []tensor.DType{tensor.Int8, tensor.Uint8, tensor.Float8E4M3, tensor.Float8E5M2, tensor.Int4, tensor.Uint4}
 
 // The choices of descriptors. scale_dtype is dtype or float32, which newQuantization checks.
 var (
@@ -113,17 +113,29 @@ func newQuantization(
 	return t, nil
 }
 
-// checkQ refuses a dtype that quantized values do not have.
+// checkQ refuses a dtype that quantized values do not have, and a shape that packed ones do not fill.
 func (t *quantization) checkQ(q tensor.DType) error {
-	return ops.CheckElement(t.family.Name, "qdtype", q, qDTypes)
+	err := ops.CheckElement(t.family.Name, "qdtype", q, qDTypes)
+	if last := len(t.shape) - 1; err == nil && q.IsPacked() && (last < 0 || t.shape[last]%2 != 0) {
+		wanted := fmt.Sprintf("with an even last extent for %s, which has two numbers in a byte", q)
+		return errs.New(errs.InvalidProblem, t.family.Name, "shape", wanted, tensor.ShapeText(t.shape), "")
+	}
+	return err
 }
 
 func (t *quantization) data(name string) ops.Operand {
 	return ops.Operand{Name: name, DTypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
 }
 
+// quantized is the operand q. Packed values are uint8, with two of them along the last dimension.
 func (t *quantization) quantized(q tensor.DType, optional bool) ops.Operand {
-	return ops.Operand{Name: "q", Optional: optional, DTypes: []tensor.DType{q}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
+	shape := t.shape
+	if q.IsPacked() {
+		last := len(shape) - 1
+		shape = append(slices.Clone(shape[:last]), shape[last]/2)
+		q = tensor.Uint8
+	}
+	return ops.Operand{Name: "q", Optional: optional, DTypes: []tensor.DType{q}, Like: "as the descriptor says", Shapes: [][]int64{shape}}
 }
 
 func (t *quantization) scale() ops.Operand {
@@ -198,11 +210,11 @@ func (t *quantization) engineShape(m *mapReduce, whole, ofBlocks []int) (shape [
 }
 
 // problem assembles a problem; ofBlocks are the indices of the operands with a number for each
-// block.
-func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks []int, scalar [4]float64) *ops.Problem {
+// block, and q is that of the operand of quantized values, if there are any.
+func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks []int, scalar [4]float64, q packing) *ops.Problem {
 	n, _ := tensor.Product(t.shape)
 	p := &ops.Problem{Family: t.family, Element: t.element, Operands: operands, Traffic: 2 * n * t.element.Size()}
-	m := mapReduce{family: t.family, op: op.byRow, element: t.element, scalar: scalar}
+	m := mapReduce{family: t.family, op: op.byRow, element: t.element, scalar: scalar, packed: q}
 	var whole []int
 	for i := range operands {
 		if !slices.Contains(ofBlocks, i) {
@@ -227,6 +239,14 @@ func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks 
 		return chosen.prepare(numSMs, cuda, preference)
 	}
 	return p
+}
+
+// checkPacked refuses packed values that are not adjacent along the last dimension.
+func (t *quantization) checkPacked(q *tensor.Tensor, dtype tensor.DType) *errs.Error {
+	if last := q.NDim - 1; q.Given() && dtype.IsPacked() && q.Shape[last] > 1 && q.Strides[last] != 1 {
+		return errs.New(errs.Unsupported, t.family.Name, "q", fmt.Sprintf("of stride 1 along the last dimension for %s", dtype), fmt.Sprint(q.Strides[last]), "")
+	}
+	return nil
 }
 
 // checkPresence refuses dzero_point without a floating zero_point of its dtype.
