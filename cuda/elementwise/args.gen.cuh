@@ -8,7 +8,6 @@
 
 // threads of a CTA of map and rows; small, to keep the tail of the grid short
 constexpr int kSmallBlock = 128;
-constexpr int kShortRows = 2;  // rows of a thread of map, if it has one vector of each
 
 // Operand is an operand of a kernel, or 0 if it is absent.
 struct Operand {
@@ -26,8 +25,7 @@ struct IterSpace {
     i64 group;  // rows: threads that share a kept index; a power of two
     i64 lanes;  // adjacent threads along inner; a power of two
     i64 tiles;  // tiles of lanes * U vectors along inner
-    // map, 1: rows are so short that a thread has one vector of each of ShortRows rows
-    i64 is_short;
+    i64 is_short;  // map and rows, 1: a thread has one vector of each of several short rows
     // Number of chunks of the reduced space; length of a chunk, in units (rows) or indices
     // (columns).
     i64 chunks, chunk;
@@ -54,12 +52,12 @@ struct DequantizePerChannelBackwardTuning {
 };
 
 struct DequantizePerTokenTuning {
-    static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8;
+    static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct DequantizePerTokenBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 4;
+    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 4, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
@@ -74,21 +72,21 @@ struct FakeQuantizePerChannelBackwardTuning {
 };
 
 struct FakeQuantizePerTokenTuning {
-    static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8;
+    static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct FakeQuantizePerTokenBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 4, ROWS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 4, ROWS_UNROLL = 2, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct LerpBackwardTuning {
-    static constexpr int IN = 1, OUT = 2, MAP_UNROLL = 1, ROWS_UNROLL = 4, COLUMNS_UNROLL = 4;
+    static constexpr int IN = 1, OUT = 2, MAP_UNROLL = 1, ROWS_UNROLL = 4, COLUMNS_UNROLL = 4, SHORT_UNROLL = 2;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct LerpWeightBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2, SHORT_UNROLL = 2;
     static constexpr bool BY_COLUMN = false;
 };

@@ -147,7 +147,7 @@ template <typename A, typename Tuning, Kind SIDE>
 struct FakeQuantizeBackward : Tuning, Levels<A, 3> {
     using Tuning::IN, Tuning::OUT;
     static constexpr int FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_BLOCKS = 8, ROWS_BLOCKS = 6, COLUMNS_BLOCKS = 2;
+    static constexpr int MAP_BLOCKS = 8, ROWS_BLOCKS = 6, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     using Common = typename Levels<A, 3>::Common;
     using Levels<A, 3>::Levels;
@@ -169,7 +169,7 @@ struct FakeQuantizeBackward : Tuning, Levels<A, 3> {
         const A dy = in[0], rounded = rint(ratio), t = rounded + row.zero_point;
         const bool inside = this->least <= t && t <= this->most;
         if (o == 0) return inside ? dy : A(0);
-        if (o == 1) return dy * (inside ? rounded - ratio : this->clamp(t) - row.zero_point);
+        if (o == 1) return dy * (inside ? rounded - ratio : this->clamp_at_once(t) - row.zero_point);
         return inside ? A(0) : -row.scale * dy;
     }
 };

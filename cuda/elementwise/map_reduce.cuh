@@ -31,50 +31,67 @@
 //                                          index
 //     combine   adds the partial sums of rows or columns that were split into chunks (mapreduce.cu)
 //
-// V elements fill 16 bytes. If every operand allows it (`wide`), they are adjacent and read and
+// map and rows share a loop for short rows. V elements fill 16 bytes. If every operand allows it (`wide`), they are adjacent and read and
 // written in one vectorized access; otherwise they are `lanes` apart, so that accesses of a warp
 // coalesce.
 #pragma once
 
 #include "elementwise/thread_tile.cuh"
 
-// --------------------------------------------------------------------------------------------- map
+// ------------------------------------------------------------------------------ map and rows, short
 
-// Short rows: a thread has one vector of each of kShortRows rows, which are kSmallBlock / lanes
-// apart.
-template <typename Op, typename T, typename A>
-__device__ void map_short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
+// Rows so short that `lanes` threads of a warp cover one: a thread has the same vector of U
+// rows, which are kSmallBlock / lanes apart, so that the accesses of a warp are adjacent. SUMMED:
+// each row is a kept index, and its sums are those of its threads.
+template <typename Op, typename T, typename A, bool SUMMED>
+__device__ void short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
     using W = Worker<Op, T, A>;
+    constexpr int U = Op::SHORT_UNROLL, SUMS = SUMMED ? W::OUT - Op::FIRST_SUM : 1;  // no array is empty
     const IterSpace& space = args.space;
-    const int shift = log2_of(space.lanes), step = kSmallBlock >> shift;
-    const i64 first = static_cast<i64>(threadIdx.x & ((1 << shift) - 1)) * W::V,
-              r = static_cast<i64>(blockIdx.x) * (kShortRows * step) + (threadIdx.x >> shift);
-    if (first >= space.extent[0]) return;
+    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), step = kSmallBlock >> shift;
+    const typename W::Slot slot = {static_cast<i64>(threadIdx.x & (lanes - 1)) * W::V};
+    const i64 first = static_cast<i64>(blockIdx.x) * (U * step) + (threadIdx.x >> shift);
+    const i64 below = space.kept_size - first;
+    const bool exists = slot.first < space.extent[0];
     const W work(args);
-    typename W::Row row[kShortRows];
-    typename W::Sides side[kShortRows];
-    typename W::Loaded loaded[kShortRows];
-    const bool whole = work.unsplit(first / W::V);
+    typename W::Row row = work.first_row();
+    work.move(row, 1, first);
+    typename W::Sides side[U];
+    typename W::Loaded loaded[U];
 #pragma unroll
-    for (int u = 0; u < kShortRows; ++u) {
-        if (r + u * step >= space.kept_size) break;
-        row[u] = work.first_row();
-        work.advance(row[u], 1, static_cast<int>(space.dims) + 1, r + u * step);
-        work.load_sides(row[u], side[u]);
-        if (whole) work.template load<true>(row[u], {first}, loaded[u]);
+    for (int u = 0; u < U; ++u) {
+        if (exists && u * step < below) {
+            work.load_sides(row, side[u]);
+            work.template load<true>(row, slot, loaded[u]);
+        }
+#pragma unroll
+        for (int i = 0; i < W::IN; ++i) row.in[i] += step * work.in_step(i, 1);
     }
-    const auto nothing = [](int, int, A) {};
 #pragma unroll
-    for (int u = 0; u < kShortRows; ++u) {
-        if (r + u * step >= space.kept_size) break;
-        work.convert_sides(side[u]);
-        if (whole)
-            work.template finish<true>(row[u], side[u], {first}, loaded[u], nothing);
-        else
-            work.elements(row[u], side[u], work.slot(first / W::V, 0), nothing);
+    for (int u = 0; u < U; ++u) {
+        A sum[SUMS] = {};
+        const auto sink = [&](int o, int, A y) { sum[SUMMED ? o - Op::FIRST_SUM : 0] += y; };
+        if (exists && u * step < below) {
+            work.convert_sides(side[u]);
+            work.template finish<true>(row, side[u], slot, loaded[u], sink);
+        }
+#pragma unroll
+        for (int o = 0; o < W::FULL; ++o) row.out[o] += step * work.out_step(o, 1);
+        if constexpr (SUMMED) {
+#pragma unroll
+            for (int s = 0; s < SUMS; ++s) {
+                constexpr unsigned all = 0xffffffff;
+                for (int d = lanes / 2; d > 0; d /= 2) sum[s] += __shfl_xor_sync(all, sum[s], d);
+                if (slot.first == 0 && u * step < below && work.summed(Op::FIRST_SUM + s))
+                    work.store_sum(Op::FIRST_SUM + s, 0, first + u * step, space.kept_size, 0,
+                                   total_of(work.op, Op::FIRST_SUM + s, side[u].common[0], sum[s], 0));
+            }
+        }
     }
 }
+
+// --------------------------------------------------------------------------------------------- map
 
 // A CTA covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
 template <typename Op, typename T, typename A>
@@ -83,7 +100,7 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
     using W = Worker<Op, T, A>;
     constexpr int U = Op::MAP_UNROLL;
     const IterSpace& space = args.space;
-    if (space.is_short) return map_short_rows<Op, T, A>(args);
+    if (space.is_short) return short_rows<Op, T, A, false>(args);
     const int shift = log2_of(space.lanes), x = threadIdx.x & ((1 << shift) - 1);
     const unsigned tiles = static_cast<unsigned>(space.tiles), band = space.dims == 0 ? 0 : tiles == 1 ? blockIdx.x
         : blockIdx.x / tiles;
@@ -150,6 +167,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     using W = Worker<Op, T, A>;
     constexpr int U = Op::ROWS_UNROLL, SUMS = W::OUT - Op::FIRST_SUM;
     const IterSpace& space = args.space;
+    if (space.is_short) return short_rows<Op, T, A, true>(args);
     const int group = static_cast<int>(space.group), shift = log2_of(space.lanes), rise = log2_of(group) - shift;
     const int member = threadIdx.x & (group - 1), x = member & ((1 << shift) - 1), y = member >> shift;
     const int kept = static_cast<int>(space.kept), dims = static_cast<int>(space.dims),

@@ -296,7 +296,7 @@ struct Worker {
             A value[IN];
 #pragma unroll
             for (int i = 0; i < IN; ++i)
-                value[i] = is_side(i) ? from_bits<A>(side.bits[i][v], args.in[i].dtype) : A(0);
+                value[i] = is_side(i) && used(i) ? from_bits<A>(side.bits[i][v], args.in[i].dtype) : A(0);
             side.common[v] = op.common(value);
         }
     }

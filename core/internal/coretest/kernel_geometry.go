@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/sternway/sternway/core/internal/num"
-	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -61,12 +60,18 @@ func (m *kernelModel) requireGeometry() {
 		holds(kept == dims, "a map keeps every dimension")
 		rows := block / lanes // of a CTA
 		if m.word("isShort") != 0 {
-			unroll, rows = 1, rows*elementwise.ShortRows
+			unroll, rows = 1, rows*m.short
 			holds(tiles == 1 && m.word("wide") != 0, "a vector of each short row")
 		}
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
 		holds(grid == tiles*num.CeilDiv(keptSize, rows), "a tile of every band of rows")
 	case "rows":
+		if m.word("isShort") != 0 {
+			holds(reduced == 1 && chunks == 1 && lanes <= 32 && m.word("wide") != 0, "a sum is a short row")
+			holds(lanes*vector >= inner && inner%vector == 0, "a vector of each short row")
+			holds(grid == num.CeilDiv(keptSize, block/lanes*m.short), "a thread for a vector of every row")
+			break
+		}
 		group, chunk := m.word("group"), m.word("chunk")
 		holds(lanes <= group && group <= block && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")

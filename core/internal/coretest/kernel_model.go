@@ -39,7 +39,7 @@ type kernelModel struct {
 	at, operandAt        map[string]int // words of the fields of the header and of an operand
 	header, operandWords int
 	inputs               int
-	unroll               int64           // vectors that a thread has in flight
+	unroll, short        int64           // vectors that a thread has in flight, and those of short rows
 	operands             []deviceOperand // inputs, then outputs
 	extents              []int64
 	front, back          []int // kept and reduced dimensions, the fastest first
@@ -105,6 +105,7 @@ func (m *kernelModel) read() {
 		set := KernelSet(m.t, m.symbol)
 		m.inputs, outputs = len(set.In), len(set.Out)
 		m.unroll = map[string]int64{"map": set.Unroll.Mapped, "rows": set.Unroll.Rows, "columns": set.Unroll.Columns}[m.kernel]
+		m.short = set.Unroll.Short
 	}
 	require.Len(m.t, m.words, m.header+(m.inputs+outputs)*m.operandWords, "words of %s", m.symbol)
 	for d := range tensor.MaxRank {

@@ -22,7 +22,7 @@ func elementTuning() string {
 			for _, unroll := range []struct {
 				kernel  string
 				vectors int64
-			}{{"MAP", set.Unroll.Mapped}, {"ROWS", set.Unroll.Rows}, {"COLUMNS", set.Unroll.Columns}} {
+			}{{"MAP", set.Unroll.Mapped}, {"ROWS", set.Unroll.Rows}, {"COLUMNS", set.Unroll.Columns}, {"SHORT", set.Unroll.Short}} {
 				if unroll.vectors > 0 {
 					numbers = append(numbers, fmt.Sprintf("%s_UNROLL = %d", unroll.kernel, unroll.vectors))
 				}

@@ -111,7 +111,7 @@ func (d DType) Row() int {
 }
 
 // IsPacked reports whether a byte holds several elements.
-func (d DType) IsPacked() bool { return d.Bits < 8 && d.Code <= CodeUint }
+func (d DType) IsPacked() bool { return d.Bits == 4 && d.Code <= CodeUint }
 
 // Size is the number of bytes of one element; 0 if elements are packed.
 func (d DType) Size() int64 { return int64(d.Bits) * int64(d.Lanes) / 8 }

@@ -10,7 +10,6 @@ import (
 
 const (
 	SmallBlock = 128 // threads of a CTA of map and rows; small, to keep the tail of the grid short
-	ShortRows  = 2   // rows of a thread of map, if it has one vector of each
 )
 
 // Operand is an operand of a kernel, or 0 if it is absent.
@@ -29,7 +28,7 @@ type IterSpace struct {
 	group                 int64 // rows: threads that share a kept index; a power of two
 	lanes                 int64 // adjacent threads along inner; a power of two
 	tiles                 int64 // tiles of lanes * U vectors along inner
-	isShort               int64 // map, 1: rows are so short that a thread has one vector of each of ShortRows rows
+	isShort               int64 // map and rows, 1: a thread has one vector of each of several short rows
 	// Number of chunks of the reduced space; length of a chunk, in units (rows) or indices
 	// (columns).
 	chunks, chunk int64

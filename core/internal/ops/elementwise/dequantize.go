@@ -87,14 +87,14 @@ var (
 	dequantizeOps = quantizeOps{
 		byRow: newOp(Op{
 			inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
-			Kernels:  []KernelSet{{"dequantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
+			Kernels:  []KernelSet{{"dequantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0, 4}}},
 			inputsOf: [3]uint8{1 | 2 | 4},
 			f32:      dequantizeBody[float32], f64: dequantizeBody[float64],
 			dense32: dequantizeDense[float32], dense64: dequantizeDense[float64],
 		}),
 		byColumn: newOp(Op{
 			inputs: 3, outputs: 1, denseInputs: 1 | 2 | 4, columnInputs: 2 | 4,
-			Kernels:  []KernelSet{{"dequantize_per_channel", []int{0, 1, 2}, []int{3}, unroll{0, 0, 4}}},
+			Kernels:  []KernelSet{{"dequantize_per_channel", []int{0, 1, 2}, []int{3}, unroll{0, 0, 4, 0}}},
 			inputsOf: [3]uint8{1 | 2 | 4},
 			f32:      dequantizeEach[float32], f64: dequantizeEach[float64],
 		}),
@@ -102,13 +102,13 @@ var (
 	dequantizeBackwardOps = quantizeOps{
 		byRow: newOp(Op{
 			inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
-			Kernels:  []KernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
+			Kernels:  []KernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0, 4}}},
 			inputsOf: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
 			products: dequantizeProducts,
 		}),
 		byColumn: newOp(Op{
 			inputs: 4, outputs: 3, denseInputs: 1, columnInputs: 2 | 8,
-			Kernels:  []KernelSet{{"dequantize_per_channel_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{0, 0, 4}}},
+			Kernels:  []KernelSet{{"dequantize_per_channel_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{0, 0, 4, 0}}},
 			inputsOf: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
 			products: dequantizeProducts,
 		}),

@@ -18,7 +18,7 @@ const (
 	rowBlocksPerSM     = 64  // blocks per SM that share few long sums of rows
 	columnBlocksPerSM  = 3   // blocks per SM that share few long sums of columns
 	minSplitVectors    = 256 // 16-byte vectors of a sum from which on it may be split
-	maxShortRowVectors = 8   // 16-byte vectors of a short row
+	maxShortRowVectors = 32  // 16-byte vectors of a short row: a warp covers it
 )
 
 // KernelSet is the kernels of an Op for one choice of operands.
@@ -29,8 +29,8 @@ type KernelSet struct {
 }
 
 // unroll is the number of vectors that a thread of a kernel loads before it uses them: of map, rows
-// and columns; 0 if there is no such kernel.
-type unroll struct{ Mapped, Rows, Columns int64 }
+// and columns, and of map and rows where rows are short; 0 if there is no such kernel.
+type unroll struct{ Mapped, Rows, Columns, Short int64 }
 
 // Symbols are the kernels of each set, then the combine kernel, which adds partial sums.
 func (m *mapReduce) Symbols() (list []launch.Symbol) {
@@ -171,7 +171,7 @@ type devicePass struct {
 // and of reduced indices; `group` threads for each part of a sum, `lanes` of them along the fastest
 // dimension; tiles along that dimension; chunks of a sum, of `chunk` work items each; and the
 // address of the partial sums, 0 if sums are not split. isShort: a thread has a vector of each of
-// ShortRows rows.
+// several short rows.
 type launchConfig struct {
 	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
 	isShort                                                   bool
@@ -234,26 +234,31 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	rows := SmallBlock / l.lanes // of a CTA
 	if k.hasShortRows(vectors) {
 		l.isShort, l.lanes, l.tiles = true, num.Pow2(vectors), 1
-		rows = SmallBlock / l.lanes * ShortRows
+		rows = SmallBlock / l.lanes * k.op.Kernels[k.kernelSetIndex].Unroll.Short
 	}
 	k.pack(&l)
 	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, rows), SmallBlock)
 }
 
-// hasShortRows reports whether a thread of map takes one vector of each of several rows: with
-// several vectors of one row its accesses would not coalesce. Few threads may be without a vector,
-// and the offset of a row must need no division.
+// hasShortRows reports whether a thread of map or rows takes one vector of each of several rows:
+// with several vectors of one row its accesses would not coalesce. Few threads may be without a
+// vector, no vector is cut, and the offset of a row needs no division.
 func (k *devicePass) hasShortRows(vectors int64) bool {
 	lanes := num.Pow2(vectors)
-	return k.space.N == 2 && k.vectorized() && lanes <= maxShortRowVectors && lanes-vectors <= lanes/4
+	return k.space.N == 2 && k.vectorized() && k.inner() == vectors*k.vector() &&
+		lanes <= maxShortRowVectors && lanes-vectors <= lanes/4
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
-	u := k.op.Kernels[k.kernelSetIndex].Unroll.Rows
-	r := k.configureRows(kept, vectors, reduced, u, k.vectorized(), k.outputsStrided())
+	u := k.op.Kernels[k.kernelSetIndex].Unroll
+	r := k.configureRows(kept, vectors, reduced, u.Rows, k.vectorized(), k.outputsStrided())
 	chunks := min(k.reduction.chunks, max(1, r.workItems))
 	l := launchConfig{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.workItems, chunks)}
 	l.chunks = max(1, num.CeilDiv(r.workItems, max(1, l.chunk)))
+	if l.chunks == 1 && k.space.Kept == 1 && k.hasShortRows(vectors) {
+		l.isShort, l.lanes = true, num.Pow2(vectors)
+		return k.launchSums("rows", &l, num.CeilDiv(kept, SmallBlock/l.lanes*u.Short), SmallBlock, kept)
+	}
 	return k.launchSums("rows", &l, num.CeilDiv(kept*l.chunks*r.group, SmallBlock), SmallBlock, kept)
 }
 

@@ -15,7 +15,7 @@ import (
 func TestSumsOfTerms(t *testing.T) {
 	op := &Op{
 		inputs: 2, outputs: 1, denseInputs: 1 | 2, inputsOf: [3]uint8{1 | 2},
-		Kernels: []KernelSet{{"terms", []int{0, 1}, []int{2}, unroll{1, 1, 1}}},
+		Kernels: []KernelSet{{"terms", []int{0, 1}, []int{2}, unroll{1, 1, 1, 1}}},
 		f64: func(_ *[4]float64, in, _, sums [][]float64) {
 			for i, x := range in[0] {
 				sums[0][i] = x * in[1][i]

@@ -100,7 +100,7 @@ var (
 	fakeQuantizeOps = quantizeOps{
 		byRow: newOp(Op{
 			inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
-			Kernels:  []KernelSet{{"fake_quantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
+			Kernels:  []KernelSet{{"fake_quantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0, 4}}},
 			inputsOf: [3]uint8{1 | 2 | 4},
 			f32:      fakeQuantizeForwardBody[float32], f64: fakeQuantizeForwardBody[float64],
 			dense32: fakeQuantizeDense[float32], dense64: fakeQuantizeDense[float64],
@@ -108,7 +108,7 @@ var (
 		}),
 		byColumn: newOp(Op{
 			inputs: 3, outputs: 1, denseInputs: 1 | 2 | 4, columnInputs: 2 | 4,
-			Kernels:  []KernelSet{{"fake_quantize_per_channel", []int{0, 1, 2}, []int{3}, unroll{0, 0, 4}}},
+			Kernels:  []KernelSet{{"fake_quantize_per_channel", []int{0, 1, 2}, []int{3}, unroll{0, 0, 4, 0}}},
 			inputsOf: [3]uint8{1 | 2 | 4},
 			f32:      fakeQuantizeForwardEach[float32], f64: fakeQuantizeForwardEach[float64],
 			scalars: fakeQuantizeScalars(2),
@@ -117,14 +117,14 @@ var (
 	fakeQuantizeBackwardOps = quantizeOps{
 		byRow: newOp(Op{
 			inputs: 4, outputs: 3, denseInputs: 1 | 2, perToken: true,
-			Kernels:  []KernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
+			Kernels:  []KernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0, 4}}},
 			inputsOf: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 			f32:      fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 			scalars: fakeQuantizeScalars(3),
 		}),
 		byColumn: newOp(Op{
 			inputs: 4, outputs: 3, denseInputs: 1 | 2 | 4 | 8, columnInputs: 4 | 8,
-			Kernels:  []KernelSet{{"fake_quantize_per_channel_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{0, 0, 2}}},
+			Kernels:  []KernelSet{{"fake_quantize_per_channel_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{0, 0, 2, 0}}},
 			inputsOf: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 			f32:      fakeQuantizeEach[float32], f64: fakeQuantizeEach[float64],
 			scalars: fakeQuantizeScalars(3),

@@ -37,8 +37,8 @@ const lerpNeedsDy, lerpNeedsWeight, lerpNeedsEnds = 1, 2, 4 | 8
 var lerpOp = newOp(Op{
 	inputs: 4, outputs: 3, denseInputs: lerpNeedsDy,
 	Kernels: []KernelSet{
-		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
-		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 2}},
+		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4, 2}},
+		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 2, 2}},
 	},
 	inputsOf: [3]uint8{lerpNeedsDy | lerpNeedsWeight, lerpNeedsDy | lerpNeedsWeight, lerpNeedsDy | lerpNeedsEnds},
 	products: lerpProducts,
