@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ._autograd import bag_eager, scan
+from ._autograd import bag_eager, scan, torch_fake_quantize
 from ._autograd import embedding as embedding_autograd
 from ._autograd import lerp as lerp_autograd
-from ._autograd import torch_fake_quantize
 from ._autograd.calls import FLOATS
 from ._autograd.dispatch import all_plain
 from ._autograd.operators import is_jit_tracing
@@ -96,7 +95,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[An
 
 
 def _fake_quantize(
-    name: str, numbers: tuple[str, ...], run_eager: Callable[..., Any], options: tuple[str, ...] = (), defaults: tuple[Any, ...] = ()
+    name: str,
+    numbers: tuple[str, ...],
+    run_eager: Callable[..., Any],
+    options: tuple[str, ...] = (),
+    defaults: tuple[Any, ...] = (),
 ) -> Served:
     """A fake quantization. All calls but eager ones stay with torch.
 

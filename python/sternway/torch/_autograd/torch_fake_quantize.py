@@ -198,9 +198,7 @@ def _cpu_number(value: float, dtype: torch.dtype) -> Tensor:
         return torch.full((), value, dtype=dtype, device="cpu")
 
 
-def run_per_tensor(
-    x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, use_our_forward: bool
-) -> Tensor | None:
+def run_per_tensor(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, use_our_forward: bool) -> Tensor | None:
     """``torch.fake_quantize_per_tensor_affine`` as an ordinary eager call; None: nothing was done, and torch does it."""
     if not (is_eager(x) and type(quant_min) is type(quant_max) is int):
         return None
