@@ -258,6 +258,17 @@ def test_numbers_that_change_before_the_backward(device: str) -> None:
         assert torch.equal(torch.autograd.grad(y.sum(), x)[0], want)
 
 
+def test_an_input_that_changes_before_the_backward(device: str) -> None:
+    """Finds a wrong gradient, in the place of the error, of an x that changed in place."""
+    case = Case("per tensor", F32, device)
+    x = case.x.requires_grad_() * 1
+    with st.accelerate():
+        y = case.call(x)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 def test_a_number_made_in_inference_mode() -> None:
     """Finds a cached tensor of a Python number that autograd refuses to save."""
     with st.accelerate():
@@ -336,9 +347,10 @@ def losses(network: nn.Module) -> Iterator[float]:
     for _ in range(3):
         x, label = torch.randn(2, 6, 3, 5, 5, generator=draw).to(device), torch.randint(5, (2, 6), generator=draw).to(device)
         optimizer.zero_grad()
-        outputs = [network(half) for half in x]
-        loss = sum(nn.functional.cross_entropy(y, wanted) for y, wanted in zip(outputs, label, strict=True))
-        loss.backward()
+        with torch.backends.cudnn.flags(deterministic=True, allow_tf32=False):
+            outputs = [network(half) for half in x]
+            loss = sum(nn.functional.cross_entropy(y, wanted) for y, wanted in zip(outputs, label, strict=True))
+            loss.backward()
         optimizer.step()
         yield loss.item()
 
