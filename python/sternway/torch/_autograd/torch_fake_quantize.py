@@ -150,8 +150,8 @@ def _gradients(
         dx, dscale, dzero_point = formula(dy, x, factor, shift, *steps.bounds, True)
     return (
         dx,
-        dscale.reshape(scale.shape) if needs[1] and dscale is not None else None,
-        dzero_point.reshape(zero_point.shape) if needs[2] and dzero_point is not None else None,
+        dscale.view(scale.shape) if needs[1] and dscale is not None else None,
+        dzero_point.view(zero_point.shape) if needs[2] and dzero_point is not None else None,
     )
 
 
