@@ -164,14 +164,15 @@ def fake_quantize_plan(
     scale_shape: tuple[int, ...] | None,
     scale_dtype: FloatDType,
     device: str,
+    reciprocal: bool = False,
 ) -> FakeQuantizePlan | FakeQuantizePerTokenPlan:
-    """The plan of a problem, from a cache. scale_shape: None: a scale for each token."""
+    """The plan of a problem, from a cache. scale_shape: None: a scale for each token, without reciprocal."""
     with of_operands(shape="x", dtype="x", scale_shape="scale", scale_dtype="scale"):
         if scale_shape is None:
             per_token = FakeQuantizePerTokenDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
             return FakeQuantizePerTokenPlan.select(per_token, device)
         require_blocks(FakeQuantizeDescriptor.family, "x", shape, scale_shape)
-        descriptor = FakeQuantizeDescriptor(shape, dtype, quant_min, quant_max, scale_shape, scale_dtype)
+        descriptor = FakeQuantizeDescriptor(shape, dtype, quant_min, quant_max, scale_shape, scale_dtype, reciprocal)
         return FakeQuantizePlan.select(descriptor, device)
 
 

@@ -142,14 +142,15 @@ def fake_quantize_backward_plan(
     scale_shape: tuple[int, ...] | None,
     scale_dtype: FloatDType,
     device: str,
+    reciprocal: bool = False,
 ) -> FakeQuantizeBackwardPlan | FakeQuantizePerTokenBackwardPlan:
-    """The plan of a problem, from a cache. scale_shape: None: a scale for each token."""
+    """The plan of a problem, from a cache. scale_shape: None: a scale for each token, without reciprocal."""
     with of_operands(shape="dy", dtype="dy", scale_shape="scale", scale_dtype="scale"):
         if scale_shape is None:
             per_token = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
             return FakeQuantizePerTokenBackwardPlan.select(per_token, device)
         require_blocks(FakeQuantizeBackwardDescriptor.family, "dy", shape, scale_shape)
-        descriptor = FakeQuantizeBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_shape, scale_dtype)
+        descriptor = FakeQuantizeBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_shape, scale_dtype, reciprocal)
         return FakeQuantizeBackwardPlan.select(descriptor, device)
 
 

@@ -19,6 +19,10 @@ TAKEN = {
     **{f"Tensor.{name}": lambda x, name=name: getattr(x, name)(dim=0) for name in KINDS},
     "axis, input": lambda x: torch.cumsum(input=x, axis=0),
     "dtype=None": lambda x: x.cumprod(0, dtype=None),
+    "fake quantization": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 1, 0, 4),
+    "its channels": lambda x: torch.fake_quantize_per_channel_affine(
+        x, torch.full_like(x, 0.5), torch.ones_like(x, dtype=torch.int32), 0, 0, 4
+    ),
     "torch.lerp": lambda x: torch.lerp(x, torch.ones_like(x), 0.25),
     "Tensor.lerp": lambda x: x.lerp(end=torch.ones_like(x), weight=torch.tensor(0.25)),
     "functional.embedding_bag": lambda x: torch.nn.functional.embedding_bag(

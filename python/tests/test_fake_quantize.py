@@ -395,12 +395,12 @@ def test_a_row_of_padding_compiled_and_batched(device: str) -> None:
 
 def test_the_formula_is_the_operator_at_a_scale_of_zero(device: str) -> None:
     """What is differentiated again says the same as the kernel."""
-    from sternway.torch._autograd.fake_quantize import _formula
+    from sternway.torch._autograd.fake_quantize import formula
 
     x = torch.tensor([[0.0, -0.0, 1.0, -1.0, math.inf, -math.inf]] * 3, device=device)
     scale, z = torch.tensor([0.0, -0.0, 0.5], device=device), torch.tensor([2.0, -3.0, 0.0], device=device)
     ours = torch.ops.sternway.fake_quantize_backward(torch.ones_like(x), x, scale, z, -8, 7)
-    for a, b in zip(ours, _formula(torch.ones_like(x), x, scale, z, -8, 7), strict=True):
+    for a, b in zip(ours, formula(torch.ones_like(x), x, scale, z, -8, 7), strict=True):
         torch.testing.assert_close(a, b)
 
 

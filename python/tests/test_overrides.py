@@ -25,6 +25,10 @@ SERVED = {  # what accelerate() does, as code calls it: the function of torch, a
     "Tensor.logcumsumexp": (torch.Tensor.logcumsumexp, lambda x: x.logcumsumexp(1)),
     "torch.lerp": (torch.lerp, lambda x: torch.lerp(x, x, 0.5)),
     "Tensor.lerp": (torch.Tensor.lerp, lambda x: x.lerp(x, 0.5)),
+    "fake quantization": (
+        torch.fake_quantize_per_tensor_affine,
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 7),
+    ),
     "F.embedding": (functional.embedding, lambda x: functional.embedding(INDICES, x)),
     "F.embedding_bag": (functional.embedding_bag, lambda x: functional.embedding_bag(INDICES, x, INDICES[:1] * 0, mode="sum")),
 }

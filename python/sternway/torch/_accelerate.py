@@ -231,12 +231,14 @@ def accelerate(*, forward: bool = ...) -> _Accelerate: ...
 def accelerate(function: Callable[..., Any] | None = None, /, *, forward: bool = True) -> Any:
     """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
-    The operations are the scans, such as cumsum, and lerp, as functions and as methods of tensors, and
-    torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
-    before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
-    device without a kernel, or tensors without values or of a subclass. Under a TorchFunctionMode of another library all calls
-    stay with torch, and so do calls with ``out=`` or ``dtype=``, in-place calls, calls inside forward-mode derivatives (except
-    scans and lerp in one jvp), and under no_grad all calls except scans.
+    The operations are the scans, such as cumsum, and lerp, as functions and as methods of tensors;
+    torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call; and
+    torch.fake_quantize_per_tensor_affine, fake_quantize_per_channel_affine and their learnable forms, which modules of torch.ao
+    call and which keep torch's numbers. Each call is decided before its forward runs: a call that no plan can do stays with
+    torch, such as one with another dtype, rank or layout, a device without a kernel, or tensors without values or of a
+    subclass. Under a TorchFunctionMode of another library all calls stay with torch, and so do calls with ``out=`` or
+    ``dtype=``, in-place calls, calls inside forward-mode derivatives (except scans and lerp in one jvp), under no_grad all
+    calls except scans and fake quantizations, and fake quantizations in every trace and transform.
 
     It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
     whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.
@@ -247,12 +249,12 @@ def accelerate(function: Callable[..., Any] | None = None, /, *, forward: bool =
 
     Args:
         function: the function that ``@accelerate`` decorates without parentheses; None: a context manager is returned.
-        forward: True: the forward of scans is sternway's, under no_grad too, but not in traces; False: every
-            forward is torch's. An inner accelerate() overrides the outer.
+        forward: True: the forward of scans and fake quantizations is sternway's, under no_grad too, but not in traces; False:
+            every forward is torch's. An inner accelerate() overrides the outer.
 
     Returns:
         a context manager that is also a decorator; the decorated function, if one is given. Code that works without it works
-        inside it.
+        inside it, unless it writes to the input of a fake quantization before the backward, which reads it.
 
     Raises:
         InvalidProblemError: forward is no bool.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ._autograd import bag_eager, scan
+from ._autograd import bag_eager, scan, torch_fake_quantize
 from ._autograd import embedding as embedding_autograd
 from ._autograd import lerp as lerp_autograd
 from ._autograd.calls import FLOATS
@@ -94,7 +94,26 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[An
     return tuple(parameters), tuple(p.default for p in parameters.values() if p.default is not p.empty)
 
 
+def _fake_quantize(
+    name: str,
+    numbers: tuple[str, ...],
+    run_eager: Callable[..., Any],
+    options: tuple[str, ...] = (),
+    defaults: tuple[Any, ...] = (),
+) -> Served:
+    """A fake quantization. All calls but eager ones stay with torch.
+
+    Args:
+        numbers: the names of the arguments between input and the bounds.
+        options: the names of those after them, which have these defaults.
+    """
+    names = "input", *numbers, "quant_min", "quant_max", *options
+    return Served(name, (torch,), names, defaults, lambda given, use_our_forward: None, run_eager, True)
+
+
 _FUNCTIONAL = (torch.nn.functional,)
+_PER_TENSOR, _PER_CHANNEL = ("scale", "zero_point"), ("scale", "zero_point", "axis")
+_LEARNABLE = ("grad_factor",), (1.0,)
 
 SERVED = (
     *map(_scan_of, FORWARDS),
@@ -105,6 +124,14 @@ SERVED = (
         "embedding_bag", _FUNCTIONAL, *_parameters(embedding_bag), _prepare_embedding_bag, _without_flag(bag_eager.run_eager)
     ),
     Served("embedding", _FUNCTIONAL, *_parameters(embedding), _prepare_embedding, _without_flag(embedding_autograd.run_eager)),
+    _fake_quantize("fake_quantize_per_tensor_affine", _PER_TENSOR, torch_fake_quantize.run_per_tensor),
+    _fake_quantize("fake_quantize_per_channel_affine", _PER_CHANNEL, torch_fake_quantize.run_per_channel),
+    _fake_quantize(
+        "_fake_quantize_learnable_per_tensor_affine", _PER_TENSOR, torch_fake_quantize.run_learnable_per_tensor, *_LEARNABLE
+    ),
+    _fake_quantize(
+        "_fake_quantize_learnable_per_channel_affine", _PER_CHANNEL, torch_fake_quantize.run_learnable_per_channel, *_LEARNABLE
+    ),
 )
 
 

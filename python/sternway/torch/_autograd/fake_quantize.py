@@ -47,14 +47,20 @@ def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) 
     return quantize.fake_gradients(dy, scale, zero_point)
 
 
-def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
-    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0."""
+def _levels(
+    x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int, reciprocal: bool = False
+) -> tuple[Tensor, ...]:
+    """The quotient, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0.
+
+    The quotient is x / scale, or x * (1 / scale) with reciprocal.
+    """
     wide = torch.promote_types(x.dtype, torch.float32)
     s = quantize.expanded(scale, x).to(wide)
     zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else quantize.expanded(zero_point, x).to(wide)
     if zero_point is not None and zero_point.is_floating_point():
         zero = zero.round().clamp(quant_min, quant_max)
-    ratio = x.to(wide) / s.masked_fill(s == 0, 1.0)
+    divisor = s.masked_fill(s == 0, 1.0)
+    ratio = x.to(wide) * (1 / divisor) if reciprocal else x.to(wide) / divisor
     t = ratio.round() + zero
     return ratio, zero, t, t.clamp(quant_min, quant_max), s
 
@@ -71,10 +77,12 @@ def _limit(x: Tensor, levels: tuple[Tensor, ...], bounds: tuple[int, int]) -> tu
     return ratio, zero, t, torch.where(s == 0, t.clamp(*bounds), level), s
 
 
-def _formula(
-    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
+def formula(
+    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int, reciprocal: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ratio, zero, t, level, s = _limit(x, _levels(x, scale, zero_point, quant_min, quant_max), (quant_min, quant_max))
+    """The results of the operator, in torch's operations."""
+    levels = _levels(x, scale, zero_point, quant_min, quant_max, reciprocal)
+    ratio, zero, t, level, s = _limit(x, levels, (quant_min, quant_max))
     inside = (t >= quant_min) & (t <= quant_max)
     g = dy.to(ratio.dtype)
     steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
@@ -86,7 +94,7 @@ def _formula(
 
 
 _operator.register_vmap(quantize.batched(NAME, _operator, 2))
-_GRADIENT = differentiable(_operator, by_formula(_formula, "fake_quantize_backward"))
+_GRADIENT = differentiable(_operator, by_formula(formula, "fake_quantize_backward"))
 
 
 Bounds = tuple[int, int]
