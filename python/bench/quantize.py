@@ -216,7 +216,7 @@ def measure(first: Problem) -> Measured:
                 found[name] = calls
         except RuntimeError as failure:  # a dtype without a kernel, or no compiler
             left_out[name] = str(failure).strip().partition("\n")[0]
-    times, others = timing.measure({**contestants, **found}, device, tries=1 if device == "cpu" else timing.TRIES)
+    times, others = timing.measure({**contestants, **found}, device)
     replayed = None
     if device != "cpu":
         replays = timing.replayed({name: contestants[name] for name in ("out", "copy_", "neg")}, device)
