@@ -29,16 +29,17 @@ def has_operation(operation: str, granularity: str) -> bool:
     return operation == "fake quantize" and not granularity.startswith("block")
 
 
-def fake_quantize(name: str, granularity: str, v: Values, x: Any, scale: Any, zero_dtype: str, *options: float) -> Any:
+def fake_quantize(name: str, granularity: str, v: Values, x: Any, scale: Any, zero_dtype: str, *options: float) -> Call:
     """A fake quantization of torch, per tensor or per channel. options: the arguments after the bounds."""
     import torch
 
     zero = torch.zeros(scale.numel(), dtype=getattr(torch, zero_dtype), device=x.device)
+    bounds = v.quant_min, v.quant_max
     if granularity == "tensor":
-        return getattr(torch, f"{name}_per_tensor_affine")(x, scale.view(1), zero, v.quant_min, v.quant_max, *options)
+        return functools.partial(getattr(torch, f"{name}_per_tensor_affine"), x, scale.view(1), zero, *bounds, *options)
     view, dim = (x, 1) if granularity == "channel" else (x.view(scale.numel(), -1), 0)
     function = getattr(torch, f"{name}_per_channel_affine")
-    return function(view, scale.flatten(), zero, dim, v.quant_min, v.quant_max, *options).view(x.shape)
+    return functools.partial(function, view, scale.flatten(), zero, dim, *bounds, *options)
 
 
 plain = functools.partial(fake_quantize, "fake_quantize")
@@ -51,9 +52,10 @@ def by_operation(operation: str, direction: str, granularity: str, v: Values) ->
         return None
     scale = v.scale.detach().float()
     if direction == "forward":
-        return functools.partial(plain, granularity, v, v.x, scale, "int32")
+        return plain(granularity, v, v.x, scale, "int32")
     leaves = v.x.detach().requires_grad_(), scale.requires_grad_()
-    return gradient(learnable(granularity, v, *leaves, "float32", 1.0), leaves, v.dy)
+    y = learnable(granularity, v, *leaves, "float32", 1.0)()
+    return gradient(y.view(v.dy.shape), leaves, v.dy)
 
 
 def dx_by_operation(operation: str, direction: str, granularity: str, v: Values) -> Call | None:
@@ -61,7 +63,8 @@ def dx_by_operation(operation: str, direction: str, granularity: str, v: Values)
     if direction == "forward" or not has_operation(operation, granularity):
         return None
     x = v.x.detach().requires_grad_()
-    return gradient(plain(granularity, v, x, v.scale.float(), "int32"), (x,), v.dy)
+    y = plain(granularity, v, x, v.scale.float(), "int32")()
+    return gradient(y.view(v.dy.shape), (x,), v.dy)
 
 
 # --------------------------------------------------------------------------------------------------------- torch.compile
