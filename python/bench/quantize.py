@@ -207,11 +207,12 @@ def measure(first: Problem) -> Measured:
         "out": [problem.into_outputs()[0] for problem in problems],
         **timing.copies(moved, count, device),
     }
-    found, left_out = {}, dict[str, str]()
+    found, left_out = dict[str, list[timing.Call]](), dict[str, str]()
     for name, rival in RIVALS.items():
         try:
-            calls = [rival(first.operation, first.direction, first.granularity, problem.values) for problem in problems]
-            if None not in calls:
+            ways = (rival(first.operation, first.direction, first.granularity, problem.values) for problem in problems)
+            calls = [call for call in ways if call is not None]
+            if calls:
                 calls[0]()
                 found[name] = calls
         except RuntimeError as failure:  # a dtype without a kernel, or no compiler
