@@ -228,10 +228,11 @@ def carries(results: Results) -> str:
     return f"{file.heading()}\n\n{table(head, lines)}"
 
 
-# The files of linear recurrences, of selective scans, and of packed sequences and exclusive scans: one for each machine.
+# The files of operations with a table of their own: one for each machine.
 RECURRENCES = ("recurrence_h200.csv", "recurrence_cpu.csv")
 SELECTIVE = ("selective_h200.csv", "selective_cpu.csv")
 PACKED = ("packed_h200.csv", "packed_cpu.csv")
+QUANTIZE = ("quantize_h200.csv", "quantize_cpu.csv")
 
 
 def recurrences(results: Results) -> str:
@@ -278,6 +279,21 @@ def packed(results: Results) -> str:
         head = ["kind", "direction", "shape", "dtype", "plain scan", *variants]
         body = [[*key, *(cells.get(variant, "") for variant in variants)] for key, cells in lines.items()]
         text += [file.heading(), table(head, body)]
+    return "\n\n".join(text)
+
+
+def quantizations(results: Results) -> str:
+    """Quantizations with a scale for blocks of each shape, of the machines that have a file."""
+    text = []
+    for file in (results.file(name) for name in QUANTIZE if (results.folder / name).exists()):
+        rivals = {"torch_ratio": "than torch", "torch_dx_ratio": "than torch, dx alone", "compile_ratio": "than compile"}
+        lines = [
+            [row["operation"], row["direction"], row["granularity"], row["dtype"], duration(row["ms"]), share_text(row),
+             *(times(row[rival]) if row[rival] else "" for rival in rivals)]
+            for row in file.rows
+        ]  # fmt: skip
+        head = ["operation", "direction", "granularity", "dtype", "time", "share of a copy", *rivals.values()]
+        text += [f"{file.heading()} Shape {shape_text(file.rows[0]['shape'])}.", table(head, lines)]
     return "\n\n".join(text)
 
 

@@ -44,6 +44,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "recurrences": doc_tables.recurrences,
     "selective_scans": doc_tables.selective_scans,
     "packed": doc_tables.packed,
+    "quantizations": doc_tables.quantizations,
     "jax": doc_tables.jax,
     "cpu": doc_tables.cpu,
     "variants": doc_tables.variants,

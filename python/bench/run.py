@@ -19,6 +19,7 @@ from .growth import bench_growth
 from .host import bench_host
 from .jax import bench_jax
 from .packed import bench_packed
+from .quantize import bench_quantize
 from .ranks import bench_ranks
 from .recurrence import bench_recurrence
 from .row import Row
@@ -38,6 +39,7 @@ OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
     "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet),
     "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet),
     "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet),
+    "quantize": lambda options, device, csv: bench_quantize(device, options.rows, csv, options.quiet),
     "ranks": lambda options, device, csv: bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit)),
     "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet),
     "selective": lambda options, device, csv: bench_selective(device, options.rows, csv, options.quiet),

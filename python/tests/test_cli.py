@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import math
 import os
@@ -25,7 +26,7 @@ import pytest
 import torch
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import exactness, growth, packed, recurrence, report, run, selective, sparse, timing
+from sternway.bench import exactness, growth, packed, quantize, recurrence, report, run, selective, sparse, timing
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from sternway.bench.step.check import WrongResultError
@@ -175,6 +176,47 @@ def test_bench_packed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [(row["variant"], row["sequences"]) for row in rows] == [
         *([("exclusive", "1")] if kind == "cumprod" else []), ("mean length 1", "64"), ("mean length 8", "8"),
     ]  # fmt: skip
+
+
+def test_bench_quantize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """A row for each operation and direction, with ratios to the rivals that there are; a wrong gradient has no row."""
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    monkeypatch.setitem(quantize.SHAPES, "cpu", (128, 256))
+    rows = rows_of(quantize.bench_quantize, "block", tmp_path / "a.csv")
+    assert [(row["operation"], row["direction"], row["bytes"]) for row in rows] == [
+        ("fake quantize", "forward", "262144"), ("fake quantize", "backward", "393216"),
+        ("dequantize", "forward", "163840"), ("dequantize", "backward", "294912"),
+    ]  # fmt: skip
+    assert {(row["torch_ratio"] == "", row["compile_ratio"] == "") for row in rows} == {(True, False)}
+    right = sternway.dequantize_backward
+
+    def wrong(*operands: torch.Tensor, q: torch.Tensor, out: tuple[torch.Tensor, torch.Tensor]) -> None:
+        right(*operands, q=q, out=out)
+        out[1].mul_(1.001)
+
+    monkeypatch.setattr(sternway, "dequantize_backward", wrong)
+    with pytest.raises(WrongResultError, match=r"^dscale is .* ulp from float64"):
+        quantize.Problem("dequantize", "backward", "token", (8, 128), "float32", "cpu").check()
+
+
+@pytest.mark.parametrize("granularity", quantize.GRANULARITIES)
+def test_rivals_of_bench_quantize(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's ways compute what ours does: each takes the scales of its blocks, in both directions."""
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    ways = Counter[str]()
+    for operation, direction in itertools.product(quantize.OPERATIONS, quantize.DIRECTIONS):
+        problem = quantize.Problem(operation, direction, granularity, (256, 256), "float32", "cpu")
+        ours = problem.call()()
+        for name, rival in quantize.RIVALS.items():
+            call = rival(operation, direction, granularity, problem.values)
+            if call is not None:
+                ways[name] += 1
+                theirs = call()
+                pairs = zip(ours, theirs, strict=False) if direction == "backward" else [(ours, theirs)]
+                for mine, other in pairs:
+                    torch.testing.assert_close(other.view(mine.shape), mine, rtol=1e-3, atol=1e-3)
+    has_operation = not granularity.startswith("block")
+    assert ways == Counter(compile=4, torch=2 * has_operation, torch_dx=has_operation)
 
 
 def test_commit_of_the_source() -> None:

@@ -20,6 +20,7 @@ DOCUMENTS = [
     "docs/howto/numpy.md",
     "docs/howto/packed.md",
     "docs/howto/plans.md",
+    "docs/howto/quantization.md",
     "docs/howto/recurrences.md",
     "docs/howto/returns.md",
     "docs/jax.md",
