@@ -42,51 +42,51 @@ struct IterSpace {
 enum StoredDType : i64 { E4M3 = 8, E5M2, I4, U4 };
 
 struct DequantizePerChannelTuning {
-    static constexpr int IN = 3, OUT = 1, COLUMNS_UNROLL = 4;
+    static constexpr int IN = 3, OUT = 1, MAX_VECTOR = 8, COLUMNS_UNROLL = 4;
     static constexpr bool BY_COLUMN = true;
 };
 
 struct DequantizePerChannelBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, COLUMNS_UNROLL = 4;
+    static constexpr int IN = 4, OUT = 3, MAX_VECTOR = 4, COLUMNS_UNROLL = 4;
     static constexpr bool BY_COLUMN = true;
 };
 
 struct DequantizePerTokenTuning {
-    static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8, SHORT_UNROLL = 4;
+    static constexpr int IN = 3, OUT = 1, MAX_VECTOR = 8, MAP_UNROLL = 8, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct DequantizePerTokenBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 4, SHORT_UNROLL = 4;
+    static constexpr int IN = 4, OUT = 3, MAX_VECTOR = 8, MAP_UNROLL = 2, ROWS_UNROLL = 4, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct FakeQuantizePerChannelTuning {
-    static constexpr int IN = 3, OUT = 1, COLUMNS_UNROLL = 4;
+    static constexpr int IN = 3, OUT = 1, MAX_VECTOR = 8, COLUMNS_UNROLL = 4;
     static constexpr bool BY_COLUMN = true;
 };
 
 struct FakeQuantizePerChannelBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, COLUMNS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, MAX_VECTOR = 4, COLUMNS_UNROLL = 2;
     static constexpr bool BY_COLUMN = true;
 };
 
 struct FakeQuantizePerTokenTuning {
-    static constexpr int IN = 3, OUT = 1, MAP_UNROLL = 8, SHORT_UNROLL = 4;
+    static constexpr int IN = 3, OUT = 1, MAX_VECTOR = 8, MAP_UNROLL = 8, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct FakeQuantizePerTokenBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 4, ROWS_UNROLL = 2, SHORT_UNROLL = 4;
+    static constexpr int IN = 4, OUT = 3, MAX_VECTOR = 8, MAP_UNROLL = 4, ROWS_UNROLL = 2, SHORT_UNROLL = 4;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct LerpBackwardTuning {
-    static constexpr int IN = 1, OUT = 2, MAP_UNROLL = 1, ROWS_UNROLL = 4, COLUMNS_UNROLL = 4, SHORT_UNROLL = 2;
+    static constexpr int IN = 1, OUT = 2, MAX_VECTOR = 8, MAP_UNROLL = 1, ROWS_UNROLL = 4, COLUMNS_UNROLL = 4, SHORT_UNROLL = 2;
     static constexpr bool BY_COLUMN = false;
 };
 
 struct LerpWeightBackwardTuning {
-    static constexpr int IN = 4, OUT = 3, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2, SHORT_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, MAX_VECTOR = 8, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2, SHORT_UNROLL = 2;
     static constexpr bool BY_COLUMN = false;
 };

@@ -9,7 +9,7 @@ template <typename A, typename Tuning, Kind SIDE>
 struct Dequantize : Tuning {
     using Tuning::IN, Tuning::OUT;
     static constexpr int FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_BLOCKS = 10, COLUMNS_BLOCKS = 4;
+    static constexpr int MAP_BLOCKS = 10, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Byte : SIDE; }
 

@@ -40,53 +40,82 @@
 
 // ------------------------------------------------------------------------------ map and rows, short
 
-// Rows so short that `lanes` threads of a warp cover one: a thread has the same vector of U
-// rows, which are kSmallBlock / lanes apart, so that the accesses of a warp are adjacent. SUMMED:
-// each row is a kept index, and its sums are those of its threads.
+// The sums of N values of each thread over `lanes` adjacent threads, at least N of them: thread x gets
+// that of value x % N, N being a power of two. Each step halves the values or doubles the threads
+// that a value is summed over.
+template <int N, typename A>
+__device__ A sum_lanes(const A (&value)[N], int lanes, int thread, int distance = 1)
+{
+    if constexpr (N > 1) {
+        A half[N / 2];
+        const bool upper = thread & distance;
+#pragma unroll
+        for (int k = 0; k < N / 2; ++k)
+            half[k] = (upper ? value[2 * k + 1] : value[2 * k])
+                + __shfl_xor_sync(0xffffffff, upper ? value[2 * k] : value[2 * k + 1], distance);
+        return sum_lanes(half, lanes, thread, 2 * distance);
+    } else {
+        A sum = value[0];
+        for (; distance < lanes; distance *= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+        return sum;
+    }
+}
+
+// Rows so short that `lanes` threads of a warp cover one: a thread has the same vector of U rows, so
+// that the accesses of a warp are adjacent. The rows are kSmallBlock / lanes apart if there is one
+// dim of rows, and otherwise adjacent along the slowest dim. SUMMED: each row is a kept index, of one
+// dim, and there are at least U lanes.
 template <typename Op, typename T, typename A, bool SUMMED>
 __device__ void short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
     using W = Worker<Op, T, A>;
     constexpr int U = Op::SHORT_UNROLL, SUMS = SUMMED ? W::OUT - Op::FIRST_SUM : 1;  // no array is empty
     const IterSpace& space = args.space;
-    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), step = kSmallBlock >> shift;
-    const typename W::Slot slot = {static_cast<i64>(threadIdx.x & (lanes - 1)) * W::V};
-    const i64 first = static_cast<i64>(blockIdx.x) * (U * step) + (threadIdx.x >> shift);
-    const i64 below = space.kept_size - first;
-    const bool exists = slot.first < space.extent[0];
+    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), step = kSmallBlock >> shift,
+        x = threadIdx.x & (lanes - 1);
+    const bool one_dim = SUMMED || space.dims == 1;
+    const int last = one_dim ? 1 : static_cast<int>(space.dims), distance = one_dim ? step : 1;
+    const i64 band = static_cast<i64>(blockIdx.x) * step, first = band * (one_dim ? U : 1) + (threadIdx.x >> shift),
+              left = one_dim ? space.kept_size - first : (space.kept_size - first * U);
+    const typename W::Slot slot = {static_cast<i64>(x) * W::V};
+    const int rows = slot.first >= space.extent[0] || left <= 0 ? 0 : one_dim && left < U * step
+        ? static_cast<int>(left + step - 1) >> log2_of(step) : U;
     const W work(args);
     typename W::Row row = work.first_row();
-    work.move(row, 1, first);
-    typename W::Sides side[U];
+    if (one_dim)
+        work.move(row, 1, first);
+    else
+        work.advance_bands(row, last, first, U);
+    typename W::template Sides<U> side;
+    work.load_sides(row, side, last, distance, rows);
     typename W::Loaded loaded[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-        if (exists && u * step < below) {
-            work.load_sides(row, side[u]);
-            work.template load<true>(row, slot, loaded[u]);
-        }
+        if (u < rows) work.template load<true>(row, slot, loaded[u]);
 #pragma unroll
-        for (int i = 0; i < W::IN; ++i) row.in[i] += step * work.in_step(i, 1);
+        for (int i = 0; i < W::IN; ++i)
+            if (!W::is_side(i)) row.in[i] += distance * work.in_step(i, last);
     }
+    work.convert_sides(side);
+    A sum[SUMS][U] = {};
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-        A sum[SUMS] = {};
-        const auto sink = [&](int o, int, A y) { sum[SUMMED ? o - Op::FIRST_SUM : 0] += y; };
-        if (exists && u * step < below) {
-            work.convert_sides(side[u]);
-            work.template finish<true>(row, side[u], slot, loaded[u], sink);
-        }
+        const auto sink = [&](int o, int, A y) { sum[SUMMED ? o - Op::FIRST_SUM : 0][u] += y; };
+        if (u < rows) work.template finish<true>(row, side.common + u, slot, loaded[u], sink);
 #pragma unroll
-        for (int o = 0; o < W::FULL; ++o) row.out[o] += step * work.out_step(o, 1);
-        if constexpr (SUMMED) {
+        for (int o = 0; o < W::FULL; ++o) row.out[o] += distance * work.out_step(o, last);
+    }
+    if constexpr (SUMMED) {
+        const i64 mine = first + x * step;  // the row of which this thread stores the sums
 #pragma unroll
-            for (int s = 0; s < SUMS; ++s) {
-                constexpr unsigned all = 0xffffffff;
-                for (int d = lanes / 2; d > 0; d /= 2) sum[s] += __shfl_xor_sync(all, sum[s], d);
-                if (slot.first == 0 && u * step < below && work.summed(Op::FIRST_SUM + s))
-                    work.store_sum(Op::FIRST_SUM + s, 0, first + u * step, space.kept_size, 0,
-                                   total_of(work.op, Op::FIRST_SUM + s, side[u].common[0], sum[s], 0));
-            }
+        for (int s = 0; s < SUMS; ++s) {
+            constexpr int o = Op::FIRST_SUM;
+#pragma unroll
+            for (int u = 0; u < U; ++u)
+                if (u < rows) sum[s][u] = total_of(work.op, o + s, side.common[u], sum[s][u], 0);
+            const A all = sum_lanes(sum[s], lanes, x);
+            if (x < U && mine < space.kept_size && work.summed(o + s))
+                work.store_sum(o + s, 0, mine, space.kept_size, 0, all);
         }
     }
 }
@@ -111,13 +140,13 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const W work(args);
     typename W::Row row = work.first_row();
     work.advance(row, 1, static_cast<int>(space.dims) + 1, r);
-    typename W::Sides side;
+    typename W::template Sides<1> side;
     work.load_sides(row, side);
     const auto nothing = [](int, int, A) {};
     if (!work.unsplit(vector + ((U - 1) << shift))) {
         work.convert_sides(side);
 #pragma unroll 1
-        for (int u = 0; u < U; ++u) work.elements(row, side, work.slot(vector + (u << shift), x), nothing);
+        for (int u = 0; u < U; ++u) work.elements(row, side.common, work.slot(vector + (u << shift), x), nothing);
         return;
     }
     const i64 end = space.extent[0];
@@ -131,7 +160,7 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         const i64 first = (vector + (u << shift)) * W::V;
-        if (first < end) work.template finish<true>(row, side, {first}, loaded[u], nothing);
+        if (first < end) work.template finish<true>(row, side.common, {first}, loaded[u], nothing);
     }
 }
 
@@ -187,20 +216,23 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 
     W work(args);
     const unsigned uses = work.uses;
-    typename W::Row row;
-    typename W::Sides side = {};  // an empty chunk loads none
+    typename W::Row row = work.first_row();
+    typename W::template Sides<1> side = {};  // an empty chunk loads none
     A sum[SUMS] = {}, run[SUMS] = {};
-    bool arrives = true, exists = false;
+    bool arrives = true, exists = false, convert = true;
     while (left-- > 0) {
         work.uses = keep_here(uses);
         if (arrives) {
             exists = r < space.reduced_size;
-            row = work.first_row();
-            work.advance(row, 1, kept + 1, index - chunk_of() * space.kept_size);
-            if (exists) work.advance(row, kept + 1, dims + 1, r);
-            work.load_sides(row, side);
+            if (convert || dims != kept + 1) {
+                row = work.first_row();
+                work.advance(row, 1, kept + 1, index - chunk_of() * space.kept_size);
+                if (exists) work.advance(row, kept + 1, dims + 1, r);
+            } else {
+                work.move(row, dims, i64(1) << rise);
+            }
+            if (convert) work.load_sides(row, side);
         }
-        const bool convert = arrives;
         A part[SUMS] = {};
         const auto sink = [&](int o, int, A y) { part[o - Op::FIRST_SUM] += y; };
         const auto add = [&] {
@@ -218,18 +250,20 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
                 if (exists && first < space.extent[0]) work.template load<true>(row, {first}, loaded[u]);
             }
             if (convert) work.convert_sides(side);
+            convert = false;
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 const i64 first = vector * W::V + u * (W::V << shift);
                 if (!exists || first >= space.extent[0]) continue;
-                work.template finish<true>(row, side, {first}, loaded[u], sink);
+                work.template finish<true>(row, side.common, {first}, loaded[u], sink);
                 add();
             }
         } else {
             if (convert) work.convert_sides(side);
+            convert = false;
 #pragma unroll 1
             for (int u = 0; u < U && exists; ++u) {
-                work.elements(row, side, work.slot(vector + (u << shift), x), sink);
+                work.elements(row, side.common, work.slot(vector + (u << shift), x), sink);
                 add();
             }
         }
@@ -306,8 +340,8 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     };
     const auto sink = [&](int o, int v, A y) { run[o - Op::FIRST_SUM][v] += y; };
     const unsigned uses = work.uses;
-    typename W::Sides side;
-    work.load_sides(row, side, slot.step, slot.count);
+    typename W::template Sides<V> side;
+    work.load_sides(row, side, 0, slot.step, slot.count);
     work.convert_sides(side);
 
     if (dims == kept + 1 && work.unsplit(vector)) {
@@ -329,7 +363,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
             }
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                if (u < left) work.template finish<true>(row, side, slot, loaded[u], sink);
+                if (u < left) work.template finish<true>(row, side.common, slot, loaded[u], sink);
 #pragma unroll
                 for (int o = 0; o < W::FULL; ++o) row.out[o] += out_advance[o];
             }
@@ -344,9 +378,9 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
             if (work.unsplit(vector)) {
                 typename W::Loaded loaded;
                 work.template load<true>(row, slot, loaded);
-                work.template finish<true>(row, side, slot, loaded, sink);
+                work.template finish<true>(row, side.common, slot, loaded, sink);
             } else {
-                work.elements(row, side, slot, sink);
+                work.elements(row, side.common, slot, sink);
             }
             if (left % kRun == 0) flush();
         }

@@ -57,6 +57,27 @@ __device__ A total_of(const Op&, int, const typename Op::Common&, A sum, long)
     return sum;
 }
 
+template <i64 VALUE>
+struct Constant {
+    static constexpr i64 value = VALUE;
+};
+
+// Calls body with a dtype as a constant. One branch then does for several numbers.
+template <typename Body>
+__device__ void with_dtype(i64 dtype, Body body)
+{
+    switch (dtype) {
+    case F32: return body(Constant<F32>());
+    case F64: return body(Constant<F64>());
+    case F16: return body(Constant<F16>());
+    case BF16: return body(Constant<BF16>());
+    case I8: return body(Constant<I8>());
+    case U8: return body(Constant<U8>());
+    case I32: return body(Constant<I32>());
+    case I64: return body(Constant<I64>());
+    }
+}
+
 // Quantized values of V elements in registers: a byte each, or half a byte each if they are packed.
 template <int V>
 struct Quantized {
@@ -129,8 +150,8 @@ struct Quantized {
 // The tile of a thread: V elements of one row, loaded, computed and stored.
 template <typename Op, typename T, typename A>
 struct Worker {
-    static constexpr int IN = Op::IN, OUT = Op::OUT, FULL = Op::FULL, V = 16 / sizeof(T);
-    static constexpr int SIDES = Op::BY_COLUMN ? V : 1;  // numbers of each Side or Column input
+    static constexpr int IN = Op::IN, OUT = Op::OUT, FULL = Op::FULL, WIDEST = 16 / sizeof(T),
+        V = WIDEST < Op::MAX_VECTOR ? WIDEST : Op::MAX_VECTOR;
     using Args = MapReduceArgs<IN, OUT>;
 
     const Args& args;
@@ -196,6 +217,18 @@ struct Worker {
             move(row, d, index - rest * args.space.extent[d]);
             index = rest;
         }
+    }
+
+    // Advances in dims 1..last to a band of rows that are adjacent in the last one.
+    __device__ void advance_bands(Row& row, int last, i64 band, int rows) const
+    {
+#pragma unroll 1
+        for (int d = 1; d < last; ++d) {
+            const i64 rest = band / args.space.extent[d];
+            move(row, d, band - rest * args.space.extent[d]);
+            band = rest;
+        }
+        move(row, last, band * rows);
     }
 
     // Up to V elements of a row: element v is at inner index first + v * step, `count` of them
@@ -268,37 +301,55 @@ struct Worker {
         }
     }
 
-    // Side and Column inputs: loaded as bits with the first loads of a row, converted later.
+    // N numbers of each Side or Column input: loaded as bits with the first loads of a row, converted
+    // later.
+    template <int N>
     struct Sides {
-        i64 bits[IN][SIDES];
-        typename Op::Common common[SIDES];
-
-        __device__ const typename Op::Common& of(int v) const { return common[Op::BY_COLUMN ? v : 0]; }
+        i64 bits[IN][N];
+        typename Op::Common common[N];
     };
 
-    // Of `count` columns, which are `step` elements apart.
-    __device__ void load_sides(const Row& row, Sides& side, int step = 0, int count = 1) const
+    // Number n is n * step elements along dim d away, if it is one of `count`.
+    template <int N>
+    __device__ void load_sides(const Row& row, Sides<N>& side, int d = 0, int step = 0, i64 count = 1) const
     {
 #pragma unroll
         for (int i = 0; i < IN; ++i) {
-            if (!is_side(i)) continue;
+            if (!is_side(i) || !used(i)) continue;
+            const i64 advance_by = step * in_step(i, d);
+            with_dtype(args.in[i].dtype, [&](auto dtype) {
 #pragma unroll
-            for (int v = 0; v < SIDES; ++v)
-                side.bits[i][v] =
-                    used(i) && v < count ? load_bits(row.in[i] + v * step * in_step(i, 0), args.in[i].dtype) : 0;
+                for (int n = 0; n < N; ++n)
+                    if (n < count) side.bits[i][n] = load_bits(row.in[i] + n * advance_by, dtype.value);
+            });
         }
     }
 
-    __device__ void convert_sides(Sides& side) const
+    template <int N>
+    __device__ void convert_sides(Sides<N>& side) const
     {
+        A value[IN][N] = {};
 #pragma unroll
-        for (int v = 0; v < SIDES; ++v) {
-            A value[IN];
+        for (int i = 0; i < IN; ++i) {
+            if (!is_side(i) || !used(i)) continue;
+            with_dtype(args.in[i].dtype, [&](auto dtype) {
 #pragma unroll
-            for (int i = 0; i < IN; ++i)
-                value[i] = is_side(i) && used(i) ? from_bits<A>(side.bits[i][v], args.in[i].dtype) : A(0);
-            side.common[v] = op.common(value);
+                for (int n = 0; n < N; ++n) value[i][n] = from_bits<A>(side.bits[i][n], dtype.value);
+            });
         }
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            A in[IN];
+#pragma unroll
+            for (int i = 0; i < IN; ++i) in[i] = value[i][n];
+            side.common[n] = op.common(in);
+        }
+    }
+
+    // The number of element v, of those of a row or those of its columns.
+    static __device__ const typename Op::Common& of(const typename Op::Common* common, int v)
+    {
+        return common[Op::BY_COLUMN ? v : 0];
     }
 
     static __device__ constexpr bool is_side(int i)
@@ -319,7 +370,7 @@ struct Worker {
     // Computes the elements, output by output, and stores them, or passes summed ones to sink(o, v,
     // y).
     template <bool WHOLE, typename Sink>
-    __device__ void finish(const Row& row, const Sides& side, const Slot& at, Loaded& x, Sink sink) const
+    __device__ void finish(const Row& row, const typename Op::Common* common, const Slot& at, Loaded& x, Sink sink) const
     {
         A shared[V], quantized[V] = {};
 #pragma unroll
@@ -329,7 +380,7 @@ struct Worker {
         for (int v = 0; v < V; ++v) {
             A in[IN];
             element(x, v, quantized[v], in);
-            shared[v] = op.shared(in, side.of(v));
+            shared[v] = op.shared(in, of(common, v));
         }
 #pragma unroll
         for (int o = 0; o < OUT; ++o) {
@@ -339,7 +390,7 @@ struct Worker {
             for (int v = 0; v < V; ++v) {
                 A in[IN];
                 element(x, v, quantized[v], in);
-                y[v] = op.output(o, in, side.of(v), shared[v]);
+                y[v] = op.output(o, in, of(common, v), shared[v]);
             }
             if (stored(o)) store<WHOLE>(o, row.out[o], at, y);
             if (!summed(o)) continue;
@@ -374,12 +425,12 @@ struct Worker {
 
     // Element by element: the end of a row, and accesses that are not wide.
     template <typename Sink>
-    __device__ void elements(const Row& row, const Sides& side, const Slot& at, Sink sink) const
+    __device__ void elements(const Row& row, const typename Op::Common* common, const Slot& at, Sink sink) const
     {
         Loaded x = {};
         if (at.count == 0) return;
         load<false>(row, at, x);
-        finish<false>(row, side, at, x, sink);
+        finish<false>(row, common, at, x, sink);
     }
 
     // Where a sum is stored: in the output, or among the partial sums, `size` of them for each

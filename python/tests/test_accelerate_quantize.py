@@ -284,7 +284,7 @@ def test_a_number_made_in_inference_mode() -> None:
 def test_without_waiting_for_the_gpu(form: str) -> None:
     """Finds a number that is read back from the GPU, as torch reads some."""
     case = Case(form, F32, "cuda:0")
-    inputs = case.scale.item(), int(case.zero_point[0])
+    inputs = float(case.scale.flatten()[0]), int(case.zero_point.flatten()[0])
 
     def call(x: Tensor) -> Tensor:
         if form == "numbers":

@@ -52,7 +52,7 @@ func (m *kernelModel) requireGeometry() {
 	if inner*reduced > 0 {
 		is("reducedSize", reduced)
 	}
-	vector, unroll := 16/m.dtype.Size(), m.unroll
+	vector, unroll := m.vector, m.unroll
 	holds(unroll > 0, "a constant of the kernel says how many vectors a thread has in flight")
 	vectors := num.CeilDiv(inner, vector)
 	switch m.kernel {

@@ -40,6 +40,7 @@ type kernelModel struct {
 	header, operandWords int
 	inputs               int
 	unroll, short        int64           // vectors that a thread has in flight, and those of short rows
+	vector               int64           // elements of a vector
 	operands             []deviceOperand // inputs, then outputs
 	extents              []int64
 	front, back          []int // kept and reduced dimensions, the fastest first
@@ -102,10 +103,11 @@ func (m *kernelModel) read() {
 	outputs := 3
 	if underscore = strings.LastIndex(m.kernel, "_"); underscore > 0 {
 		m.family, m.kernel = m.kernel[:underscore], m.kernel[underscore+1:]
-		set := KernelSet(m.t, m.symbol)
+		op, set := kernelSet(m.t, m.symbol)
 		m.inputs, outputs = len(set.In), len(set.Out)
 		m.unroll = map[string]int64{"map": set.Unroll.Mapped, "rows": set.Unroll.Rows, "columns": set.Unroll.Columns}[m.kernel]
 		m.short = set.Unroll.Short
+		m.vector = min(op.MaxVector(), 16/m.dtype.Size())
 	}
 	require.Len(m.t, m.words, m.header+(m.inputs+outputs)*m.operandWords, "words of %s", m.symbol)
 	for d := range tensor.MaxRank {
@@ -128,18 +130,18 @@ func (m *kernelModel) read() {
 	}
 }
 
-// KernelSet is the set of kernels of the engine to which a symbol belongs.
-func KernelSet(t testing.TB, symbol string) *elementwise.KernelSet {
+// kernelSet is the set of kernels of the engine to which a symbol belongs.
+func kernelSet(t testing.TB, symbol string) (*elementwise.Op, *elementwise.KernelSet) {
 	t.Helper()
 	for _, op := range elementwise.Ops {
 		for i := range op.Kernels {
 			if kernel, found := strings.CutPrefix(symbol, op.Kernels[i].Name+"_"); found && strings.Count(kernel, "_") == 1 {
-				return &op.Kernels[i]
+				return op, &op.Kernels[i]
 			}
 		}
 	}
 	t.Fatalf("%s is no kernel of the engine", symbol)
-	return nil
+	return nil, nil
 }
 
 func (m *kernelModel) run() {

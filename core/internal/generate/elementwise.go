@@ -18,7 +18,7 @@ func elementTuning() string {
 	})
 	for _, op := range byName {
 		for _, set := range op.Kernels {
-			numbers := []string{fmt.Sprintf("IN = %d", len(set.In)), fmt.Sprintf("OUT = %d", len(set.Out))}
+			numbers := []string{fmt.Sprintf("IN = %d", len(set.In)), fmt.Sprintf("OUT = %d", len(set.Out)), fmt.Sprintf("MAX_VECTOR = %d", op.MaxVector())}
 			for _, unroll := range []struct {
 				kernel  string
 				vectors int64

@@ -55,6 +55,15 @@ func newOp(op Op) *Op {
 	return &op
 }
 
+// MaxVector is the largest number of elements of a vectorized access. A thread that keeps numbers and
+// sums of its columns has registers for 4 columns.
+func (op *Op) MaxVector() int64 {
+	if op.IsByColumn() && op.outputs > 1 {
+		return 4
+	}
+	return 8
+}
+
 // IsByColumn reports whether the operation has inputs with a number for each column.
 func (op *Op) IsByColumn() bool { return op.columnInputs != 0 }
 

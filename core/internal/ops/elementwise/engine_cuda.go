@@ -18,7 +18,7 @@ const (
 	rowBlocksPerSM     = 64  // blocks per SM that share few long sums of rows
 	columnBlocksPerSM  = 3   // blocks per SM that share few long sums of columns
 	minSplitVectors    = 256 // 16-byte vectors of a sum from which on it may be split
-	maxShortRowVectors = 32  // 16-byte vectors of a short row: a warp covers it
+	maxShortRowVectors = 16  // vectors of a short row
 )
 
 // KernelSet is the kernels of an Op for one choice of operands.
@@ -56,8 +56,8 @@ func (m *mapReduce) kernelIndex(set int, kernel string) int {
 	return set*len(kernels) + slices.Index(kernels, kernel)
 }
 
-// vector is the number of elements of a 16-byte access.
-func (m *mapReduce) vector() int64 { return 16 / m.element.Size() }
+// vector is the number of elements of a vectorized access.
+func (m *mapReduce) vector() int64 { return min(m.op.MaxVector(), 16/m.element.Size()) }
 
 // chooseChunks sets the number of parts that each sum of r is split into, so that few long sums
 // fill the device.
@@ -242,10 +242,12 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 
 // hasShortRows reports whether a thread of map or rows takes one vector of each of several rows:
 // with several vectors of one row its accesses would not coalesce. Few threads may be without a
-// vector, no vector is cut, and the offset of a row needs no division.
+// vector, and no vector is cut. A map of more than two dimensions takes adjacent rows of its slowest
+// dimension.
 func (k *devicePass) hasShortRows(vectors int64) bool {
 	lanes := num.Pow2(vectors)
-	return k.space.N == 2 && k.vectorized() && k.inner() == vectors*k.vector() &&
+	rows := k.op.Kernels[k.kernelSetIndex].Unroll.Short
+	return (k.space.N == 2 || k.space.N > 2 && k.space.Extent[0]%rows == 0) && k.vectorized() && k.inner() == vectors*k.vector() &&
 		lanes <= maxShortRowVectors && lanes-vectors <= lanes/4
 }
 
@@ -255,7 +257,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 	chunks := min(k.reduction.chunks, max(1, r.workItems))
 	l := launchConfig{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.workItems, chunks)}
 	l.chunks = max(1, num.CeilDiv(r.workItems, max(1, l.chunk)))
-	if l.chunks == 1 && k.space.Kept == 1 && k.hasShortRows(vectors) {
+	if l.chunks == 1 && k.space.Kept == 1 && k.space.N == 2 && vectors >= u.Short && k.hasShortRows(vectors) {
 		l.isShort, l.lanes = true, num.Pow2(vectors)
 		return k.launchSums("rows", &l, num.CeilDiv(kept, SmallBlock/l.lanes*u.Short), SmallBlock, kept)
 	}
