@@ -71,13 +71,6 @@ TARGET static __attribute__((noinline)) void FOR(few_terms)(double *out, const S
   FOR(term)(out, x, y->kind, y, z->kind, z, i, n);
 }
 
-TARGET static __attribute__((noinline)) void FOR(push_few)(tree *t, const STORED *x, const FOR(factor) *y,
-    const FOR(factor) *z, long i, long n) {
-  double value[LEAF];
-  for (long j = 0; j < n; j += LANES) FOR(few_terms)(value + j, x, y, z, i + j, LEAST(LANES, n - j));
-  AT(push_part)(t, value, n);
-}
-
 /* Stores elements first..end-1 in out. */
 TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
                               const FOR(factor) *z, long first, long end) {
@@ -111,7 +104,16 @@ TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(fact
     }
     AT(push)(t, lane);
   }
-  if (i < end) FOR(push_few)(t, x, y, z, i, end - i);
+  if (i == end) return;
+  double lane[LANES], value[LANES];
+  for (int j = 0; j < LANES; j++) lane[j] = 0;
+  for (; i + LANES <= end; i += LANES) {
+    FOR(term)(value, x, y_kind, y, z_kind, z, i, LANES);
+    for (int j = 0; j < LANES; j++) lane[j] += value[j];
+  }
+  if (i < end) FOR(few_terms)(value, x, y, z, i, end - i);
+  for (long j = i; j < end; j++) lane[j - i] += value[j - i];
+  AT(push)(t, lane);
 }
 
 /* Adds each of elements first..end-1 to its own sum. */
