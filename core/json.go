@@ -98,6 +98,7 @@ func (p *Plan) CheckShapesJSON(operands string) error {
 		}
 		t.NDim = int32(len(shape))
 		copy(t.Shape[:], shape)
+		copy(t.Strides[:], tensor.Compact(shape)) // of the buffers of XLA
 		args[name] = t
 	}
 	ordered, err := p.order(args)

@@ -21,9 +21,9 @@ struct Dequantize : Tuning {
     __device__ Common common(const A (&side)[IN]) const { return {side[1], side[2]}; }
     __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
 
-    __device__ A output(int, const A (&in)[IN], const Common& row, A) const
+    __device__ A output(int, const A (&in)[IN], const Common& common, A) const
     {
-        return (in[0] - row.zero_point) * row.scale;
+        return (in[0] - common.zero_point) * common.scale;
     }
 };
 
@@ -48,21 +48,21 @@ struct DequantizeBackward : Tuning {
     __device__ Common common(const A (&side)[IN]) const { return {side[1], side[3]}; }
     __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
 
-    __device__ A output(int o, const A (&in)[IN], const Common& row, A) const
+    __device__ A output(int o, const A (&in)[IN], const Common& common, A) const
     {
         const A dy = in[0], q = in[2];
-        if (o == 0) return dy * row.scale;
-        if (o == 1) return dy * (q - row.zero_point);
-        return SIDE == Kind::Column ? -row.scale * dy : -dy;
+        if (o == 0) return dy * common.scale;
+        if (o == 1) return dy * (q - common.zero_point);
+        return SIDE == Kind::Column ? -common.scale * dy : -dy;
     }
 
     // Of a row: the sum, or the sum of a chunk, of output o.
-    __device__ A total(int o, const Common& row, A sum) const { return o == 2 ? row.scale * sum : sum; }
+    __device__ A total(int o, const Common& common, A sum) const { return o == 2 ? common.scale * sum : sum; }
 };
 
 // The levels of fake quantization: the bounds, and a zero point that is rounded and clamped if it
-// is floating, the operand at index ZERO_POINT. reciprocal: x times 1 / scale takes the place of x /
-// scale.
+// is floating, the operand at index ZERO_POINT. reciprocal: x times 1 / scale takes the place of
+// x / scale.
 template <typename A, int ZERO_POINT>
 struct Levels {
     A least, most;
@@ -125,10 +125,10 @@ struct FakeQuantize : Tuning, Levels<A, 2> {
     }
     __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
 
-    __device__ A output(int, const A (&in)[IN], const Common& row, A) const
+    __device__ A output(int, const A (&in)[IN], const Common& common, A) const
     {
-        const A t = rint(row.divisor.divide(in[0])) + row.zero_point;
-        return (this->clamp_at_once(t) - row.zero_point) * row.scale;
+        const A t = rint(common.divisor.divide(in[0])) + common.zero_point;
+        return (this->clamp_at_once(t) - common.zero_point) * common.scale;
     }
 };
 
@@ -158,19 +158,19 @@ struct FakeQuantizeBackward : Tuning, Levels<A, 3> {
         return {side[2], this->zero_point(side[3]), this->divisor(side[2] == A(0) ? A(0) : side[2])};
     }
 
-    __device__ A shared(const A (&in)[IN], const Common& row) const
+    __device__ A shared(const A (&in)[IN], const Common& common) const
     {
-        const A ratio = row.divisor.divide(in[1]);
-        return in[1] == A(0) && row.scale == A(0) ? A(0) : ratio;
+        const A ratio = common.divisor.divide(in[1]);
+        return in[1] == A(0) && common.scale == A(0) ? A(0) : ratio;
     }
 
-    __device__ A output(int o, const A (&in)[IN], const Common& row, A ratio) const
+    __device__ A output(int o, const A (&in)[IN], const Common& common, A ratio) const
     {
-        const A dy = in[0], rounded = rint(ratio), t = rounded + row.zero_point;
+        const A dy = in[0], rounded = rint(ratio), t = rounded + common.zero_point;
         const bool inside = this->least <= t && t <= this->most;
         if (o == 0) return inside ? dy : A(0);
-        if (o == 1) return dy * (inside ? rounded - ratio : this->clamp_at_once(t) - row.zero_point);
-        return inside ? A(0) : -row.scale * dy;
+        if (o == 1) return dy * (inside ? rounded - ratio : this->clamp_at_once(t) - common.zero_point);
+        return inside ? A(0) : -common.scale * dy;
     }
 };
 

@@ -8,6 +8,7 @@
 //     Op::IN, Op::OUT          numbers of inputs and outputs; an absent operand has data == 0
 //     Op::input(i)             storage of input i: a Kind
 //     Op::BY_COLUMN            whether there are inputs of Kind::Column
+//     Op::MAX_VECTOR           the largest V: of an operation that keeps sums of columns, 4
 //     Op::FULL, Op::FIRST_SUM  outputs below FULL may be stored at each element, those from
 //                              FIRST_SUM on may be summed
 //     Op::..._UNROLL, _BLOCKS  vectors a thread loads before it uses the first; resident CTAs for
@@ -31,94 +32,12 @@
 //                                          index
 //     combine   adds the partial sums of rows or columns that were split into chunks (mapreduce.cu)
 //
-// map and rows share a loop for short rows. V elements fill 16 bytes. If every operand allows it (`wide`), they are adjacent and read and
-// written in one vectorized access; otherwise they are `lanes` apart, so that accesses of a warp
-// coalesce.
+// map and rows share the loop of short_rows.cuh. V elements fill 16 bytes, but are at most
+// MAX_VECTOR. If every operand allows it (`wide`), they are adjacent and read and written in one
+// vectorized access; otherwise they are `lanes` apart, so that accesses of a warp coalesce.
 #pragma once
 
-#include "elementwise/thread_tile.cuh"
-
-// ------------------------------------------------------------------------------ map and rows, short
-
-// The sums of N values of each thread over `lanes` adjacent threads, at least N of them: thread x gets
-// that of value x % N, N being a power of two. Each step halves the values or doubles the threads
-// that a value is summed over.
-template <int N, typename A>
-__device__ A sum_lanes(const A (&value)[N], int lanes, int thread, int distance = 1)
-{
-    if constexpr (N > 1) {
-        A half[N / 2];
-        const bool upper = thread & distance;
-#pragma unroll
-        for (int k = 0; k < N / 2; ++k)
-            half[k] = (upper ? value[2 * k + 1] : value[2 * k])
-                + __shfl_xor_sync(0xffffffff, upper ? value[2 * k] : value[2 * k + 1], distance);
-        return sum_lanes(half, lanes, thread, 2 * distance);
-    } else {
-        A sum = value[0];
-        for (; distance < lanes; distance *= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
-        return sum;
-    }
-}
-
-// Rows so short that `lanes` threads of a warp cover one: a thread has the same vector of U rows, so
-// that the accesses of a warp are adjacent. The rows are kSmallBlock / lanes apart if there is one
-// dim of rows, and otherwise adjacent along the slowest dim. SUMMED: each row is a kept index, of one
-// dim, and there are at least U lanes.
-template <typename Op, typename T, typename A, bool SUMMED>
-__device__ void short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
-{
-    using W = Worker<Op, T, A>;
-    constexpr int U = Op::SHORT_UNROLL, SUMS = SUMMED ? W::OUT - Op::FIRST_SUM : 1;  // no array is empty
-    const IterSpace& space = args.space;
-    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), step = kSmallBlock >> shift,
-        x = threadIdx.x & (lanes - 1);
-    const bool one_dim = SUMMED || space.dims == 1;
-    const int last = one_dim ? 1 : static_cast<int>(space.dims), distance = one_dim ? step : 1;
-    const i64 band = static_cast<i64>(blockIdx.x) * step, first = band * (one_dim ? U : 1) + (threadIdx.x >> shift),
-              left = one_dim ? space.kept_size - first : (space.kept_size - first * U);
-    const typename W::Slot slot = {static_cast<i64>(x) * W::V};
-    const int rows = slot.first >= space.extent[0] || left <= 0 ? 0 : one_dim && left < U * step
-        ? static_cast<int>(left + step - 1) >> log2_of(step) : U;
-    const W work(args);
-    typename W::Row row = work.first_row();
-    if (one_dim)
-        work.move(row, 1, first);
-    else
-        work.advance_bands(row, last, first, U);
-    typename W::template Sides<U> side;
-    work.load_sides(row, side, last, distance, rows);
-    typename W::Loaded loaded[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-        if (u < rows) work.template load<true>(row, slot, loaded[u]);
-#pragma unroll
-        for (int i = 0; i < W::IN; ++i)
-            if (!W::is_side(i)) row.in[i] += distance * work.in_step(i, last);
-    }
-    work.convert_sides(side);
-    A sum[SUMS][U] = {};
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-        const auto sink = [&](int o, int, A y) { sum[SUMMED ? o - Op::FIRST_SUM : 0][u] += y; };
-        if (u < rows) work.template finish<true>(row, side.common + u, slot, loaded[u], sink);
-#pragma unroll
-        for (int o = 0; o < W::FULL; ++o) row.out[o] += distance * work.out_step(o, last);
-    }
-    if constexpr (SUMMED) {
-        const i64 mine = first + x * step;  // the row of which this thread stores the sums
-#pragma unroll
-        for (int s = 0; s < SUMS; ++s) {
-            constexpr int o = Op::FIRST_SUM;
-#pragma unroll
-            for (int u = 0; u < U; ++u)
-                if (u < rows) sum[s][u] = total_of(work.op, o + s, side.common[u], sum[s][u], 0);
-            const A all = sum_lanes(sum[s], lanes, x);
-            if (x < U && mine < space.kept_size && work.summed(o + s))
-                work.store_sum(o + s, 0, mine, space.kept_size, 0, all);
-        }
-    }
-}
+#include "elementwise/short_rows.cuh"
 
 // --------------------------------------------------------------------------------------------- map
 

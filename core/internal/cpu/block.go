@@ -104,8 +104,8 @@ func RawOf[S any, A Accumulator](b *Block[A], n int64) []S {
 	return unsafe.Slice((*S)(unsafe.Pointer(&b.raw[0])), n)
 }
 
-// Storage converts between a storage type and the accumulator type A. A type that is only stored has
-// no Store and no Place.
+// Storage converts between a storage type and the accumulator type A. A type that is only stored
+// has no Store and no Place.
 type Storage[A Accumulator] struct {
 	Load  func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A
 	Store func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A)

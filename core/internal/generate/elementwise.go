@@ -8,8 +8,9 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
 )
 
-// elementTuning are the types that are only stored, and the numbers that the functors of element operations inherit: how many operands
-// they have, and the vectors that a thread loads before it uses the first.
+// elementTuning are the types that are only stored, and the numbers that the functors of element
+// operations inherit: how many operands they have, and the vectors that a thread loads before it
+// uses the first.
 func elementTuning() string {
 	var b strings.Builder
 	b.WriteString(cudaStoredDTypes())

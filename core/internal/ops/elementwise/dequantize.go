@@ -14,8 +14,9 @@ import (
 
 // Dequantize is y = (q - zero_point) scale with a value of scale and of zero_point for each block:
 // an index of ScaleShape, which has the rank of Shape and extents that divide those of Shape, or
-// rank 0. It is formed in float32 (float64 for float64) and rounded once. int4 and uint4 are packed:
-// q is uint8 with half the last extent of Shape, and the lower four bits of a byte are the first.
+// rank 0. It is formed in float32 (float64 for float64) and rounded once. int4 and uint4 are
+// packed: q is uint8 with half the last extent of Shape, and the lower four bits of a byte are the
+// first.
 //
 // Operands: q [Shape], scale, zero_point? [ScaleShape] -> y [Shape].
 type Dequantize struct {

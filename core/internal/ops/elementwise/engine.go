@@ -55,8 +55,8 @@ func newOp(op Op) *Op {
 	return &op
 }
 
-// MaxVector is the largest number of elements of a vectorized access. A thread that keeps numbers and
-// sums of its columns has registers for 4 columns.
+// MaxVector is the largest number of elements of a vectorized access. A thread that keeps numbers
+// and sums of its columns has registers for 4 columns.
 func (op *Op) MaxVector() int64 {
 	if op.IsByColumn() && op.outputs > 1 {
 		return 4

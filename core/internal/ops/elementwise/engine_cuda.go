@@ -242,8 +242,8 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 
 // hasShortRows reports whether a thread of map or rows takes one vector of each of several rows:
 // with several vectors of one row its accesses would not coalesce. Few threads may be without a
-// vector, and no vector is cut. A map of more than two dimensions takes adjacent rows of its slowest
-// dimension.
+// vector, and no vector is cut. A map of more than two dimensions takes adjacent rows of its
+// slowest dimension.
 func (k *devicePass) hasShortRows(vectors int64) bool {
 	lanes := num.Pow2(vectors)
 	rows := k.op.Kernels[k.kernelSetIndex].Unroll.Short

@@ -113,7 +113,8 @@ func newQuantization(
 	return t, nil
 }
 
-// checkQ refuses a dtype that quantized values do not have, and a shape that packed ones do not fill.
+// checkQ refuses a dtype that quantized values do not have, and a shape that packed ones do not
+// fill.
 func (t *quantization) checkQ(q tensor.DType) error {
 	err := ops.CheckElement(t.family.Name, "qdtype", q, qDTypes)
 	if last := len(t.shape) - 1; err == nil && q.IsPacked() && (last < 0 || t.shape[last]%2 != 0) {
@@ -161,8 +162,8 @@ func (t *quantization) gradients() []ops.Operand {
 	}
 }
 
-// levels are the scalars of a fake quantization: the bounds, whether zero points are integers, which
-// each run says, and whether x times the reciprocal of scale takes the place of x / scale.
+// levels are the scalars of a fake quantization: the bounds, whether zero points are integers,
+// which each run says, and whether x times the reciprocal of scale takes the place of x / scale.
 func (t *quantization) levels(low, high int64, reciprocal bool) (scalar [4]float64, err error) {
 	if low > high {
 		return scalar, errs.New(errs.InvalidProblem, t.family.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", high), fmt.Sprint(low), "")
@@ -243,7 +244,11 @@ func (t *quantization) problem(operands []ops.Operand, op quantizeOps, ofBlocks 
 
 // checkPacked refuses packed values that are not adjacent along the last dimension.
 func (t *quantization) checkPacked(q *tensor.Tensor, dtype tensor.DType) *errs.Error {
-	if last := q.NDim - 1; q.Given() && dtype.IsPacked() && q.Shape[last] > 1 && q.Strides[last] != 1 {
+	last := q.NDim - 1
+	if !q.Given() || !dtype.IsPacked() || last < 0 || last >= tensor.MaxRank {
+		return nil // the rank is checked later
+	}
+	if q.Shape[last] > 1 && q.Strides[last] != 1 {
 		return errs.New(errs.Unsupported, t.family.Name, "q", fmt.Sprintf("of stride 1 along the last dimension for %s", dtype), fmt.Sprint(q.Strides[last]), "")
 	}
 	return nil
