@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._descriptor import Descriptor, normalized
-from ._quantize import of_operands, qdtype_of, require_blocks
+from ._quantize import PACKED, adjacent, of_operands, packed_of, require_blocks, require_qdtype, unpacked_shape
 from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, QuantizedDType, ShapeT
 
 if TYPE_CHECKING:
@@ -163,13 +163,18 @@ def dequantize_plan(
     """The plan of a problem, from a cache.
 
     Args:
+        shape: of the quantized values.
         scale_shape: None: a scale for each token.
+        qdtype: the dtype of q, or a packed one.
         dtype_of: the operand or option that dtype was read from.
     """
+    is_packed = qdtype in PACKED
+    if not is_packed:
+        require_qdtype((DequantizeDescriptor if scale_shape is not None else DequantizePerTokenDescriptor).family, qdtype)
     with of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_shape="scale", scale_dtype="scale"):
         if scale_shape is None:
             return DequantizePerTokenPlan.select(DequantizePerTokenDescriptor(shape, dtype, qdtype, scale_dtype), device)
-        require_blocks(DequantizeDescriptor.family, "q", shape, scale_shape)
+        require_blocks(DequantizeDescriptor.family, "the values of q" if is_packed else "q", shape, scale_shape)
         return DequantizePlan.select(DequantizeDescriptor(shape, dtype, scale_shape, scale_dtype, qdtype), device)
 
 
@@ -187,9 +192,11 @@ def _dequantize(
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     element, dtype_of = (scales.dtype, "scale") if dtype is None else (normalized(op, "dtype", "dtype", dtype), "dtype")
     blocks = None if op == DequantizePerTokenDescriptor.family else tuple(scales.shape)
-    problem = tuple(codes.shape), element, blocks, scales.dtype, qdtype_of(op, codes.dtype, qdtype), device_of(codes)
-    plan = dequantize_plan(*problem, dtype_of)
-    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", codes, plan.sku.element)], out)
+    packed = packed_of(op, codes.dtype, qdtype)
+    shape = unpacked_shape(op, codes.shape, packed)
+    plan = dequantize_plan(shape, element, blocks, scales.dtype, packed or codes.dtype, device_of(codes), dtype_of)
+    codes = codes if packed is None else adjacent(codes)
+    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", shape if packed else codes, plan.sku.element)], out)
     plan.run(q=codes, scale=scales, zero_point=zero_point, **outputs)
     return outputs["y"]
 

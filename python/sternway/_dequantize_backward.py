@@ -10,7 +10,7 @@ from typing import ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._dequantize import BaseDequantizeDescriptor, BasePerTokenDescriptor
-from ._quantize import ScaleT, gradient_rows, of_operands, qdtype_of, require_blocks
+from ._quantize import PACKED, ScaleT, adjacent, gradient_rows, of_operands, packed_of, require_blocks, require_qdtype
 from ._types import ArrayT, DLPackArray, FloatDType, QuantizedDType
 
 Outputs = DLPackArray | Sequence[DLPackArray | None] | None
@@ -149,8 +149,12 @@ def dequantize_backward_plan(
 
     Args:
         scale_shape: None: a scale for each token.
+        qdtype: the dtype of q, or a packed one.
         qdtype_of: the operand or option that qdtype was read from.
     """
+    if qdtype_of == "q" and qdtype not in PACKED:
+        descriptor_type = DequantizeBackwardDescriptor if scale_shape is not None else DequantizePerTokenBackwardDescriptor
+        require_qdtype(descriptor_type.family, qdtype)
     with of_operands(shape="dy", dtype="dy", qdtype=qdtype_of, scale_shape="scale", scale_dtype="scale"):
         if scale_shape is None:
             per_token = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
@@ -177,7 +181,9 @@ def _gradients(
     if codes is None:
         plan = _plan.cached(dequantize_backward_plan, *problem, "int8" if qdtype is None else qdtype, device_of(grad), "qdtype")
     else:
-        plan = dequantize_backward_plan(*problem, qdtype_of(op, codes.dtype, qdtype), device_of(grad))
+        packed = packed_of(op, codes.dtype, qdtype)
+        plan = dequantize_backward_plan(*problem, packed or codes.dtype, device_of(grad))
+        codes = codes if packed is None else adjacent(codes)
     rows = gradient_rows(grad, None if codes is None else scales, zeros)
     outputs: dict[str, DLPackArray] = _outputs.outputs(plan, grad, rows, out)
     plan.run(dy=grad, scale=scales, q=codes, zero_point=zeros, **outputs)

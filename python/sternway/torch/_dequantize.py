@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import dtype_name
-from .._quantize import qdtype_of
+from .._quantize import packed_of, require_qdtype, unpacked_shape
 from .._types import QuantizedDType
-from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
-from ._autograd.dequantize import QDTYPES, by_torch, run_eager, run_general, select_or_raise
+from ._autograd.dequantize import by_torch, run_eager, run_general, select_or_raise
 from ._autograd.dispatch import with_public_names
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
@@ -29,21 +27,27 @@ def _by_general_way(
     zero_point: Tensor | None,
     dtype: torch.dtype | None,
     options: dict[str, Any],
+    packed: str | None = None,
 ) -> Tensor:
-    """The call of one of the functions below that is no ordinary eager call, or is wrong. options: its other arguments."""
+    """The call of one of the functions below that is no ordinary eager call, or is wrong.
+
+    Args:
+        options: the other arguments of the function.
+        packed: the dtype of the quantized values, if it is a packed one.
+    """
     name = function.__name__
     if is_overridden((q, scale, zero_point)):
         return handed_on(function, (q, scale, zero_point, dtype), options)  # type: ignore[no-any-return]
     require_tensors(name, q=q, scale=scale)
-    if q.dtype not in QDTYPES:
-        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
-    require_operands(name, "q", q, scale, zero_point, name == "dequantize_per_token")
+    require_qdtype(f"sternway.torch.{name}", q.dtype)
+    values = None if packed is None else unpacked_shape(f"sternway.torch.{name}", q.shape, packed)
+    require_operands(name, "q", q, scale, zero_point, name == "dequantize_per_token", values)
     result = scale.dtype if dtype is None else dtype
     require_dtype(name, "dtype", result, FLOATS)
     if is_jit_tracing():
-        return by_torch(q, scale, zero_point, result)
-    with_public_names(f"sternway.torch.{name}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result)
-    return run_general(name, q, scale, zero_point, result)
+        return by_torch(q, scale, zero_point, result, packed)
+    with_public_names(f"sternway.torch.{name}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result, packed)
+    return run_general(name, q, scale, zero_point, result, packed)
 
 
 def dequantize(
@@ -88,11 +92,14 @@ def dequantize(
         >>> scale.grad
         tensor([[-1.,  7.]])
     """
+    packed = None
+    if qdtype is not None:
+        packed = packed_of("sternway.torch.dequantize", q.dtype if isinstance(q, Tensor) else None, qdtype)
+    done = run_eager(q, scale, zero_point, dtype, False, packed)
+    if done is not None:
+        return done
     options = {} if qdtype is None else {"qdtype": qdtype}
-    if options and isinstance(q, Tensor):
-        qdtype_of("sternway.torch.dequantize", q.dtype, qdtype)
-    done = run_eager(q, scale, zero_point, dtype, False)
-    return _by_general_way(dequantize, q, scale, zero_point, dtype, options) if done is None else done
+    return _by_general_way(dequantize, q, scale, zero_point, dtype, options, packed)
 
 
 def dequantize_per_token(
