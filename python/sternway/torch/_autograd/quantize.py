@@ -73,7 +73,7 @@ Facts = tuple[torch.Size, torch.dtype, torch.device]
 """Shape, dtype and device of a tensor."""
 
 
-def fits(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None, per_token: bool) -> bool:
+def fits(shape: tuple[int, ...], dtype: torch.dtype, scale: Facts, zero_point: Facts | None, per_token: bool) -> bool:
     """Whether the kernels read scale and zero_point as they are, with x, or the dequantized result, of a shape and dtype.
 
     per_token: whether there is one number for each token, otherwise for each block.
@@ -109,7 +109,7 @@ def needs_gradient(*inputs: Tensor | None) -> bool:
 # --- Blocks -----------------------------------------------------------------------------------------------------------
 
 
-def token_shapes(shape: torch.Size) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def token_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of a scale for each token of a tensor of a shape."""
     return shape[:-1], (*shape[:-1], 1)
 
