@@ -137,7 +137,7 @@ def adjacent(q: Array) -> Array:
     if library is None or q.ndim == 0 or q.shape[-1] < 2:
         return q
     if library == "torch":
-        return q if q.stride(-1) == 1 else q.contiguous()
+        return q if q.stride(-1) == 1 else q.new_empty(q.shape).copy_(q)  # contiguous() keeps the strides of an empty tensor
     return q if q.strides[-1] == 1 else q.copy()
 
 

@@ -309,7 +309,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: sj.rope(jnp.ones((1, 1, 2, 4)), jnp.ones(3, jnp.int32)), sw.InvalidProblemError, "positions must be of shape",
     ),
     "one table": (lambda: sj.rope(jnp.ones((1, 1, 2, 4)), cos=jnp.ones((2, 2))), sw.InvalidProblemError, "sin must be given"),
-    "dtype of q": (lambda: sj.dequantize_per_token(INT, jnp.ones(2)), sw.UnsupportedError, "q must be int8 or uint8"),
+    "dtype of q": (lambda: sj.dequantize_per_token(INT, jnp.ones(2)), sw.UnsupportedError, "q must be int8, uint8"),
     "scale": (
         lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(3), quant_min=0, quant_max=1), sw.InvalidProblemError,
         r"sternway\.jax\.fake_quantize_per_token: scale must be of shape \[2\] or \[2, 1\], got \[3\]",
