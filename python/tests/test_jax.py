@@ -326,6 +326,14 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: sj.dequantize(INT.astype(jnp.int8), jnp.ones(()), qdtype="uint8"), sw.InvalidProblemError,
         r"^sternway\.jax\.dequantize: qdtype must be int8, the dtype of q, got uint8",
     ),
+    "packed values": (
+        lambda: sj.dequantize(INT.astype(jnp.uint8), jnp.ones((2, 4)), qdtype="int4"), sw.InvalidProblemError,
+        r"^sternway\.jax\.dequantize: scale must be of extents that divide those of the values of q \(\[2, 6\]\), got \[2, 4\]",
+    ),
+    "integers of 4 bits of JAX": (
+        lambda: sj.dequantize(INT.astype(jnp.int4), jnp.ones(())), sw.UnsupportedError,
+        r"^sternway\.jax\.dequantize: q must be uint8, two values in a byte, with qdtype='int4', got int4",
+    ),
     "bounds": (
         lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(2), quant_min=1, quant_max=0), sw.InvalidProblemError, "quant_m",
     ),

@@ -110,10 +110,11 @@ def _run(
         packed: as for ``_unpacked``.
     """
     codes, scales, zeros = operands
+    checked = of("q", codes, scales, zeros)
     require_qdtype("dequantize", codes.dtype)
     name = scales.dtype.name if dtype is None else dtype_name(dtype)
     with of_operands(**({"dtype": "scale"} if dtype is None else {})):
-        y: jax.Array = _dequantize_jit(name, packed, *of("q", codes, scales, zeros))
+        y: jax.Array = _dequantize_jit(name, packed, *checked)
     return y.reshape(unpacked_shape("dequantize", codes.shape, packed))
 
 
