@@ -133,17 +133,21 @@ def dequantize(
     scale and of a floating zero_point. The gradient of the gradient is computed by operations of JAX.
 
     Args:
-        q: the quantized values, int8 or uint8, of any shape.
-        scale: one number for each block, of the dtype of y or float32: of q's rank, each extent a divisor of q's; or of rank 0.
+        q: the quantized values, int8, uint8, float8_e4m3fn or float8_e5m2, of any shape; or uint8 [..., D / 2], which holds
+            values [..., D] of 4 bits.
+        scale: one number for each block, of the dtype of y or float32: of q's rank, each extent a divisor of that of the
+            values; or of rank 0.
         zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a byte
+            of q has two values, the first in its lower four bits. Another dtype has to be q's own.
 
     Returns:
-        y, of q's shape.
+        y, of the shape of the values.
 
     Raises:
-        InvalidProblemError: an extent of scale that does not divide q's; shapes or dtypes that contradict each other.
+        InvalidProblemError: an extent of scale that does not divide that of the values; a qdtype that q cannot have; shapes or
+            dtypes that contradict each other.
         UnsupportedError: a dtype without a kernel.
 
     Example:
@@ -151,6 +155,9 @@ def dequantize(
         >>> q, scale = jnp.array([[1, -2, 3, 4]], jnp.int8), jnp.array([[0.5, 2.0]])  # groups of 2
         >>> sj.dequantize(q, scale, jnp.array([[1, 0]], jnp.int8)).tolist()
         [[0.0, -1.5, 6.0, 8.0]]
+        >>> packed = jnp.array([[0xE1, 0x43]], jnp.uint8)  # 1, -2, 3, 4
+        >>> sj.dequantize(packed, scale, qdtype="int4").tolist()
+        [[0.5, -1.0, 6.0, 8.0]]
     """
     operands = arrays(q, scale, optional=(zero_point,))
     packed = packed_of("dequantize", operands[0].dtype, qdtype)
@@ -168,7 +175,7 @@ def dequantize_per_token(
     of the gradient is computed by operations of JAX.
 
     Args:
-        q: the quantized values [..., D], int8 or uint8.
+        q: the quantized values [..., D], int8, uint8, float8_e4m3fn or float8_e5m2.
         scale: [...] or [..., 1], of the dtype of y or float32.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.

@@ -68,17 +68,20 @@ def dequantize(
     can be differentiated again.
 
     Args:
-        q: int8 or uint8, of any shape.
+        q: int8, uint8, float8_e4m3fn or float8_e5m2, of any shape; or uint8 [..., D / 2], which holds values [..., D] of 4
+            bits. It gets no gradient.
         scale: one number for each block; float32, float64, float16 or bfloat16.
         zero_point: of scale's shape, integer or floating; None: 0.
         dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a byte
+            of q has two values, the first in its lower four bits. Another dtype has to be q's own.
 
     Returns:
-        a tensor of q's shape. The product is formed in float32 (float64 for float64) and rounded once.
+        a tensor of the shape of the values. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
-        InvalidProblemError: an extent of scale that does not divide q's; a zero_point of another shape; another qdtype.
+        InvalidProblemError: an extent of scale that does not divide that of the values; a zero_point of another shape; a qdtype
+            that q cannot have.
         UnsupportedError: q, scale, zero_point or the result of another dtype; a rank, memory layout or device without a kernel.
         TypeError: an operand that is no tensor.
 
@@ -91,6 +94,9 @@ def dequantize(
         >>> y.sum().backward()
         >>> scale.grad
         tensor([[-1.,  7.]])
+        >>> packed = torch.tensor([[0xE1, 0x43]], dtype=torch.uint8)  # 1, -2, 3, 4
+        >>> st.dequantize(packed, scale.detach(), qdtype="int4")
+        tensor([[ 0.5000, -1.0000,  6.0000,  8.0000]])
     """
     packed = None
     if qdtype is not None:
@@ -111,7 +117,7 @@ def dequantize_per_token(
     (:func:`sternway.dequantize_per_token_backward`). They can be differentiated again.
 
     Args:
-        q: [..., D], int8 or uint8.
+        q: [..., D], int8, uint8, float8_e4m3fn or float8_e5m2. It gets no gradient.
         scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
         zero_point: [...] or [..., 1], integer or floating; None: 0.
         dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
