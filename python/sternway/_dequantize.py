@@ -244,11 +244,11 @@ def dequantize(
     Args:
         q: the quantized values, int8, uint8, float8_e4m3fn or float8_e5m2, of any shape; or uint8 [..., D / 2], which holds
             values [..., D] of 4 bits.
-        scale: one number for each block, of the dtype of y or float32. Its extents divide those of the values, not of the bytes.
+        scale: one number for each block, of the dtype of y or float32. Its extents divide those of the values, not of bytes.
         zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a byte
-            of q has two values, the first in its lower four bits. Another dtype has to be q's own.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a
+            byte of q has two values, the first in its lower four bits. Another dtype has to be q's own.
         out: an array to write into. None: a new array of q's library, in the memory layout of q, or contiguous for values of 4
             bits.
 

@@ -49,8 +49,8 @@ def of_blocks(name: str, x: Array, scale: Array, zero_point: Array | None, shape
     Raises:
         InvalidProblemError: shapes that contradict each other.
     """
-    whole, named = (x.shape, name) if shape is None else (shape, f"the values of {name}")
-    require_blocks("blocks", named, whole, scale.shape)
+    whole, described = (x.shape, name) if shape is None else (shape, f"the values of {name}")
+    require_blocks("blocks", described, whole, scale.shape)
     if zero_point is not None and zero_point.shape != scale.shape:
         wanted = f"of shape {list(scale.shape)}, as scale"
         raise errors.make("invalid_problem", "blocks", "zero_point", wanted, str(list(zero_point.shape)))

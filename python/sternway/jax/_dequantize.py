@@ -139,8 +139,8 @@ def dequantize(
             values; or of rank 0.
         zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a byte
-            of q has two values, the first in its lower four bits. Another dtype has to be q's own.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a
+            byte of q has two values, the first in its lower four bits. Another dtype has to be q's own.
 
     Returns:
         y, of the shape of the values.

@@ -73,8 +73,8 @@ def dequantize(
         scale: one number for each block; float32, float64, float16 or bfloat16.
         zero_point: of scale's shape, integer or floating; None: 0.
         dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a byte
-            of q has two values, the first in its lower four bits. Another dtype has to be q's own.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a
+            byte of q has two values, the first in its lower four bits. Another dtype has to be q's own.
 
     Returns:
         a tensor of the shape of the values. The product is formed in float32 (float64 for float64) and rounded once.

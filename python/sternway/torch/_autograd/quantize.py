@@ -62,8 +62,8 @@ def require_operands(
             if list(value.shape) not in wanted:
                 raise make("invalid_problem", op, of_block, f"of shape {wanted[0]} or {wanted[1]}", str(list(value.shape)))
         elif of_block == "scale":
-            whole, named = (x.shape, operand) if shape is None else (shape, f"the values of {operand}")
-            require_blocks(op, named, whole, scale.shape)
+            whole, described = (x.shape, operand) if shape is None else (shape, f"the values of {operand}")
+            require_blocks(op, described, whole, scale.shape)
         elif value.shape != scale.shape:
             wanted_shape = f"of shape {list(scale.shape)}, as scale"
             raise make("invalid_problem", op, of_block, wanted_shape, str(list(value.shape)))
