@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._descriptor import Descriptor, normalized
-from ._quantize import of_operands, qdtype_of, require_blocks
+from ._quantize import PACKED, adjacent, of_operands, packed_of, require_blocks, require_qdtype, unpacked_shape
 from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, QuantizedDType, ShapeT
 
 if TYPE_CHECKING:
@@ -43,11 +43,13 @@ class DequantizeDescriptor(BaseDequantizeDescriptor):
     """``y = (q - zero_point) * scale`` with numbers for blocks of any shape, the problem of :func:`dequantize`.
 
     Args:
-        shape: the shape of q and y.
+        shape: the shape of y, and of the quantized values.
         dtype: the dtype of y: float32, float64, float16 or bfloat16.
         scale_shape: the shape of scale and zero_point: of the rank of ``shape``, each extent a divisor; or of rank 0.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
-        qdtype: the dtype of q: int8 or uint8.
+        qdtype: the dtype of the quantized values: int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4. The last two are
+            packed: q is uint8 with half the last extent of ``shape``. A byte has two values, the first in its lower four bits.
+            int4 is in two's complement.
 
     Raises:
         InvalidProblemError: a field of another type. ``DequantizePlan.select`` checks numbers and shapes.
@@ -69,7 +71,8 @@ class DequantizePlan(_plan.Plan[DequantizeDescriptor]):
     Shapes and dtypes are of the descriptor: ``shape``, ``scale_shape``, ``dtype``, ``qdtype`` and ``scale_dtype``.
 
     Operands:
-        q: input of ``shape``, the quantized values.
+        q: input of ``shape``, the quantized values. Packed ones: uint8 with half the last extent, along which bytes are
+            adjacent.
         scale: input of ``scale_shape``.
         zero_point: input of ``scale_shape``, int8, uint8, int32, int64 or floating; left out: 0.
         y: output of ``shape``, ``(q - zero_point) * scale``.
@@ -106,7 +109,7 @@ class DequantizePerTokenDescriptor(BasePerTokenDescriptor):
     Args:
         shape: the shape [..., D] of q and y; the leading dimensions are the tokens.
         dtype: the dtype of y: float32, float64, float16 or bfloat16.
-        qdtype: the dtype of q: int8 or uint8.
+        qdtype: the dtype of the quantized values, as for :class:`DequantizeDescriptor`.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
@@ -163,13 +166,18 @@ def dequantize_plan(
     """The plan of a problem, from a cache.
 
     Args:
+        shape: of the quantized values.
         scale_shape: None: a scale for each token.
+        qdtype: the dtype of q, or a packed one.
         dtype_of: the operand or option that dtype was read from.
     """
+    is_packed = qdtype in PACKED
+    if not is_packed:
+        require_qdtype((DequantizeDescriptor if scale_shape is not None else DequantizePerTokenDescriptor).family, qdtype)
     with of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_shape="scale", scale_dtype="scale"):
         if scale_shape is None:
             return DequantizePerTokenPlan.select(DequantizePerTokenDescriptor(shape, dtype, qdtype, scale_dtype), device)
-        require_blocks(DequantizeDescriptor.family, "q", shape, scale_shape)
+        require_blocks(DequantizeDescriptor.family, "the values of q" if is_packed else "q", shape, scale_shape)
         return DequantizePlan.select(DequantizeDescriptor(shape, dtype, scale_shape, scale_dtype, qdtype), device)
 
 
@@ -187,9 +195,11 @@ def _dequantize(
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     element, dtype_of = (scales.dtype, "scale") if dtype is None else (normalized(op, "dtype", "dtype", dtype), "dtype")
     blocks = None if op == DequantizePerTokenDescriptor.family else tuple(scales.shape)
-    problem = tuple(codes.shape), element, blocks, scales.dtype, qdtype_of(op, codes.dtype, qdtype), device_of(codes)
-    plan = dequantize_plan(*problem, dtype_of)
-    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", codes, plan.sku.element)], out)
+    packed = packed_of(op, codes.dtype, qdtype)
+    shape = unpacked_shape(op, codes.shape, packed)
+    plan = dequantize_plan(shape, element, blocks, scales.dtype, packed or codes.dtype, device_of(codes), dtype_of)
+    codes = codes if packed is None else adjacent(codes)
+    outputs: dict[str, DLPackArray] = _outputs.outputs(plan, codes, [("y", shape if packed else codes, plan.sku.element)], out)
     plan.run(q=codes, scale=scales, zero_point=zero_point, **outputs)
     return outputs["y"]
 
@@ -232,18 +242,22 @@ def dequantize(
     The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
 
     Args:
-        q: the quantized values, int8 or uint8, of any shape.
-        scale: one number for each block, of the dtype of y or float32.
+        q: the quantized values, int8, uint8, float8_e4m3fn or float8_e5m2, of any shape; or uint8 [..., D / 2], which holds
+            values [..., D] of 4 bits.
+        scale: one number for each block, of the dtype of y or float32. Its extents divide those of the values, not of bytes.
         zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
-        out: an array to write into. None: a new array of q's library, in the memory layout of q.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a
+            byte of q has two values, the first in its lower four bits. Another dtype has to be q's own.
+        out: an array to write into. None: a new array of q's library, in the memory layout of q, or contiguous for values of 4
+            bits.
 
     Returns:
-        y, of q's shape.
+        y, of the shape of the values.
 
     Raises:
-        InvalidProblemError: an extent of scale that does not divide q's; shapes, dtypes or devices that contradict each other.
+        InvalidProblemError: an extent of scale that does not divide that of the values; a qdtype that q cannot have; shapes,
+            dtypes or devices that contradict each other.
         UnsupportedError: a dtype or device without a kernel.
         TypeError: an operand that is no array.
 
@@ -252,6 +266,9 @@ def dequantize(
         >>> q, scale = np.array([[1, -2, 3, 4]], np.int8), np.array([[0.5, 2.0]], np.float32)  # groups of 2
         >>> sw.dequantize(q, scale, np.array([[1, 0]], np.int8)).tolist()
         [[0.0, -1.5, 6.0, 8.0]]
+        >>> packed = np.array([[0xE1, 0x43]], np.uint8)  # 1, -2, 3, 4
+        >>> sw.dequantize(packed, scale, qdtype="int4").tolist()
+        [[0.5, -1.0, 6.0, 8.0]]
     """
     return _dequantize(DequantizeDescriptor.family, q, scale, zero_point, dtype, qdtype, out)
 
@@ -305,7 +322,7 @@ def dequantize_per_token(
     The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
 
     Args:
-        q: the quantized values [..., D], int8 or uint8.
+        q: the quantized values [..., D], int8, uint8, float8_e4m3fn or float8_e5m2.
         scale: [...] or [..., 1], of the dtype of y or float32.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.

@@ -10,7 +10,7 @@ from typing import ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._dequantize import BaseDequantizeDescriptor, BasePerTokenDescriptor
-from ._quantize import ScaleT, gradient_rows, of_operands, qdtype_of, require_blocks
+from ._quantize import PACKED, ScaleT, adjacent, gradient_rows, of_operands, packed_of, require_blocks, require_qdtype
 from ._types import ArrayT, DLPackArray, FloatDType, QuantizedDType
 
 Outputs = DLPackArray | Sequence[DLPackArray | None] | None
@@ -30,7 +30,7 @@ class DequantizeBackwardDescriptor(BaseDequantizeDescriptor):
     """The backward of ``x = (q - zero_point) * scale`` with numbers for blocks, the problem of :func:`dequantize_backward`.
 
     Args:
-        shape: the shape of dy, dx and q.
+        shape: the shape of dy, dx and the quantized values.
         dtype: the dtype of dy and dx: float32, float64, float16 or bfloat16.
         scale_shape, scale_dtype, qdtype: as for :class:`DequantizeDescriptor`.
 
@@ -56,7 +56,8 @@ class DequantizeBackwardPlan(_plan.Plan[DequantizeBackwardDescriptor]):
     Operands:
         dy: input of ``shape``, the upstream gradient.
         scale: input of ``scale_shape``.
-        q: input of ``shape``, the quantized values; needed for dscale.
+        q: input of ``shape``, the quantized values; needed for dscale. Packed ones: uint8 with half the last extent, along
+            which bytes are adjacent.
         zero_point: input of ``scale_shape``, int8, uint8, int32, int64 or floating; left out: 0.
         dx: output of ``shape``, ``dy * scale``.
         dscale: output like scale, the sums of ``dy * (q - zero_point)`` over blocks; may be left out.
@@ -86,7 +87,7 @@ class DequantizePerTokenBackwardDescriptor(BasePerTokenDescriptor):
     Args:
         shape: the shape [..., D] of dy, dx and q; the leading dimensions are the tokens.
         dtype: the dtype of dy and dx: float32, float64, float16 or bfloat16.
-        qdtype: the dtype of q: int8 or uint8.
+        qdtype: the dtype of the quantized values, as for :class:`DequantizeDescriptor`.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
@@ -149,8 +150,12 @@ def dequantize_backward_plan(
 
     Args:
         scale_shape: None: a scale for each token.
+        qdtype: the dtype of q, or a packed one.
         qdtype_of: the operand or option that qdtype was read from.
     """
+    if qdtype_of == "q" and qdtype not in PACKED:
+        descriptor_type = DequantizeBackwardDescriptor if scale_shape is not None else DequantizePerTokenBackwardDescriptor
+        require_qdtype(descriptor_type.family, qdtype)
     with of_operands(shape="dy", dtype="dy", qdtype=qdtype_of, scale_shape="scale", scale_dtype="scale"):
         if scale_shape is None:
             per_token = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
@@ -177,7 +182,9 @@ def _gradients(
     if codes is None:
         plan = _plan.cached(dequantize_backward_plan, *problem, "int8" if qdtype is None else qdtype, device_of(grad), "qdtype")
     else:
-        plan = dequantize_backward_plan(*problem, qdtype_of(op, codes.dtype, qdtype), device_of(grad))
+        packed = packed_of(op, codes.dtype, qdtype)
+        plan = dequantize_backward_plan(*problem, packed or codes.dtype, device_of(grad))
+        codes = codes if packed is None else adjacent(codes)
     rows = gradient_rows(grad, None if codes is None else scales, zeros)
     outputs: dict[str, DLPackArray] = _outputs.outputs(plan, grad, rows, out)
     plan.run(dy=grad, scale=scales, q=codes, zero_point=zeros, **outputs)
@@ -216,9 +223,10 @@ def dequantize_backward(
     Args:
         dy: the upstream gradient; float32, float64, float16 or bfloat16.
         scale: one number for each block of dy, of dy's dtype or float32.
-        q: the quantized values, int8 or uint8, of dy's shape. If given, the sums are computed too.
+        q: the quantized values, of dy's shape or packed, in a dtype that :func:`dequantize` takes. If given, the sums are
+            computed too.
         zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
-        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` and ``"uint4"`` say that q is packed.
         out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q. None: new arrays of dy's library.
 
     Returns:
@@ -268,7 +276,8 @@ def dequantize_per_token_backward(
     Args:
         dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], of dy's dtype or float32.
-        q: the quantized values [..., D], int8 or uint8. If given, the per-token gradients are computed too.
+        q: the quantized values [..., D], int8, uint8, float8_e4m3fn or float8_e5m2. If given, the per-token gradients
+            are computed too.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
         out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q. None: new arrays of dy's library.
 

@@ -12,14 +12,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, get_args
 
 from . import errors
-from ._arrays import Array, dtype_name
+from ._arrays import Array, dtype_name, library_of
 from ._descriptor import normalized
-from ._types import DLPackArray, FloatName, QuantizedDType
+from ._dtypes import DTYPES
+from ._types import DLPackArray, FloatName, QuantizedDType, QuantizedName
 
 ScaleT = TypeVar("ScaleT", bound=DLPackArray)
 ZeroPointT = TypeVar("ZeroPointT", bound=DLPackArray)
 
 _FLOATS = get_args(FloatName)
+
+QDTYPES = tuple(name for name in get_args(QuantizedName) if name in DTYPES)
+"""The dtypes of quantized values that arrays have."""
+
+PACKED = tuple(name for name in get_args(QuantizedName) if name not in DTYPES)
+"""The others: uint8 arrays hold two values in a byte along the last dimension, in the lower four bits first."""
 
 
 def divides(extent: int, whole: int) -> bool:
@@ -76,21 +83,62 @@ def of_operands(**operands: str) -> Iterator[None]:
         raise errors.renamed(error, error.op, {error.operand: operands[error.operand]}) from None
 
 
-def qdtype_of(op: str, q: Any, qdtype: QuantizedDType | None) -> Any:
-    """The dtype of quantized values, which an option may state.
+def require_qdtype(op: str, q: Any) -> None:
+    """Raise UnsupportedError for the dtype of an array that holds no quantized values."""
+    name = dtype_name(q)
+    if name in PACKED:
+        raise errors.make("unsupported", op, "q", f"uint8, two values in a byte, with qdtype={name!r}", name)
+    if name not in QDTYPES:
+        raise errors.make("unsupported", op, "q", errors.any_of(QDTYPES), name)
+
+
+def packed_of(op: str, q: Any, qdtype: QuantizedDType | None) -> str | None:
+    """The packed dtype that an option states. None: the quantized values have the dtype of their array.
 
     Args:
-        q: the dtype of the array that has them.
-        qdtype: the option; None: the dtype of the array.
+        q: the dtype of the array that has them; None: there is no array.
+        qdtype: the option.
 
     Raises:
-        InvalidProblemError: the array has none of this dtype.
+        InvalidProblemError: the array has none of the stated dtype.
     """
-    if qdtype is not None:
-        stated, name = normalized(op, "qdtype", "dtype", qdtype), dtype_name(q)
-        if stated != name:
-            raise errors.make("invalid_problem", op, "qdtype", f"{name}, the dtype of q", errors.shown(stated))
-    return q
+    if qdtype is None:
+        return None
+    stated, name = normalized(op, "qdtype", "dtype", qdtype), None if q is None else dtype_name(q)
+    if stated in PACKED:
+        if name not in (None, "uint8"):
+            raise errors.make("invalid_problem", op, "q", f"uint8, two values in a byte, for {stated}", errors.shown(name))
+        return str(stated)
+    if name not in (None, stated):
+        raise errors.make("invalid_problem", op, "qdtype", f"{name}, the dtype of q", errors.shown(stated))
+    return None
+
+
+def unpacked_shape(op: str, q: Sequence[int], packed: str | None) -> tuple[int, ...]:
+    """The shape of the quantized values in an array of shape q.
+
+    packed: their dtype, if it is a packed one.
+
+    Raises:
+        InvalidProblemError: an array without the dimension along which values are packed.
+    """
+    if packed is None:
+        return tuple(q)
+    if not len(q):
+        raise errors.make(
+            "invalid_problem", op, "q", f"of rank 1 or more for {packed}, which has two values in a byte", "rank 0"
+        )
+    return (*q[:-1], 2 * q[-1])
+
+
+def adjacent(q: Array) -> Array:
+    """An array of bytes that are adjacent along the last dimension, as plans read packed values: q, or a copy of it."""
+    library = library_of(q)
+    if library is None or q.ndim == 0 or q.shape[-1] < 2:
+        return q
+    if library == "torch":
+        return q if q.stride(-1) == 1 else q.new_empty(q.shape).copy_(q)  # contiguous() keeps the strides of an empty tensor
+    return q if q.strides[-1] == 1 else q.copy()
 
 
 def gradient_rows(dy: Array, scale: Array | None, zero_point: Array | None) -> list[tuple[str, Array, None]]:

@@ -33,6 +33,7 @@ def selftest(device: str | None = None, *, quiet: bool = False) -> int:
         (case, source, shape, dtype, where)
         for where, source, dtypes in found
         for case in CASES
+        if source is not NumPySource or not set(case.stored) & set(BEYOND_NUMPY)
         for dtype in dtypes
         for shape in SHAPES
     ]
@@ -76,7 +77,7 @@ def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tup
     elif device not in (None, "cpu"):
         print(f"{device} is tested with PyTorch, which is not installed: pip install '{TORCH}'", file=sys.stderr)
     elif importlib.util.find_spec("numpy"):
-        print("PyTorch is not installed: testing NumPy arrays on the CPU, without bfloat16, which NumPy does not have.\n")
+        print("PyTorch is not installed: testing NumPy arrays on the CPU, without bfloat16 and float8, which NumPy lacks.\n")
         yield "cpu", NumPySource, tuple(dtype for dtype in FORMATS if dtype not in BEYOND_NUMPY)
     else:
         print(

@@ -219,6 +219,30 @@ def quantizations_by_blocks() -> Iterator[JaxCase]:
     )  # fmt: skip
 
 
+def low_precision() -> Iterator[JaxCase]:
+    yield JaxCase(
+        "dequantize packed values",
+        lambda random: {
+            "q": random.integers(0, 256, (2, 4, 3)).astype(np.uint8), "scale": random.uniform(0.5, 2, (1, 2, 3)),
+            "zero_point": random.normal(size=(1, 2, 3)),
+        },
+        lambda q, scale, zero_point: sj.dequantize(q, scale, zero_point, qdtype="int4"),
+        lambda q, scale, zero_point: (
+            (jnp.stack([q % 16, q // 16], -1).reshape(2, 4, 6).astype(jnp.int8) + 8) % 16 - 8 - of_elements(zero_point)
+        ) * of_elements(scale),
+        ("scale", "zero_point"),
+    )  # fmt: skip
+    yield JaxCase(
+        "dequantize float8",
+        lambda random: {
+            "q": random.normal(size=(2, 4, 6)).astype(jnp.float8_e5m2), "scale": random.uniform(0.5, 2, (1, 2, 3)),
+        },
+        sj.dequantize,
+        lambda q, scale: q.astype(scale.dtype) * of_elements(scale),
+        ("scale",),
+    )  # fmt: skip
+
+
 def lerps() -> Iterator[JaxCase]:
     yield JaxCase(
         "lerp by a number",
@@ -342,6 +366,6 @@ def embeddings() -> Iterator[JaxCase]:
 
 
 CASES = (
-    *scans(), *ropes(), *quantizations(), *quantizations_by_blocks(), *lerps(), *recurrences(), *selective_scans(),
-    *embeddings(),
+    *scans(), *ropes(), *quantizations(), *quantizations_by_blocks(), *low_precision(), *lerps(), *recurrences(),
+    *selective_scans(), *embeddings(),
 )  # fmt: skip

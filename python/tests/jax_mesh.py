@@ -27,6 +27,7 @@ ONE_OF_EACH_RULE = (
     "cumprod, axis -1, reverse True",
     "rope of tables",
     "dequantize",
+    "dequantize packed values",
     "fake quantize",
     "lerp by an array",
     "linear recurrence of broadcast operands with states",

@@ -83,7 +83,7 @@ NOT_PLAIN: dict[str, Callable[[np.ndarray], Any]] = {
     "duration": lambda a: a.astype(int).astype("m8[s]"),
     "void": lambda a: np.zeros(a.shape, "V4"),
     "other byte order": lambda a: a.astype(a.dtype.newbyteorder()) if a.itemsize > 1 else a.astype(">f4"),
-    "float8": lambda a: a.astype(ml_dtypes.float8_e4m3fn),
+    "float8 of no operand": lambda a: a.astype(ml_dtypes.float8_e4m3b11fnuz),
 }
 
 

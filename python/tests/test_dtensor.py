@@ -142,6 +142,11 @@ CASES: dict[str, Case] = {
         lambda: [levels(5, 3, 8), positive(5, 3, 4), random(5, 3, 4)],
         [((S0, S0, S0), S0), ((S2, S2, R), S2), ((R, R, R), R)],
     ),
+    "dequantize packed values": Case(  # 16 in 8 bytes
+        lambda q, s, z: st.dequantize(q, s, z, qdtype="int4"),
+        lambda: [indices(256, 5, 3, 8).to(torch.uint8), positive(5, 3, 4), random(5, 3, 4)],
+        [((S0, S0, S0), S0), ((S2, S2, R), S2), ((R, R, R), R)],
+    ),
     "rope": Case(st.rope, lambda: [random(5, 3, 7, 4)], [((S0,), S0), ((S1,), S1), ((R,), R), ((SUM,), SUM)]),
     "rope with positions": Case(
         lambda x, p: st.rope(x, p, pairing="half", layout="bshd"),
@@ -345,6 +350,7 @@ SECOND = {
     "fake_quantize_per_token": ("fake_quantize_per_token with zero points", 0),
     "fake_quantize per tensor": ("fake_quantize per tensor", 1),
     "dequantize by groups": ("dequantize by groups", 1),
+    "dequantize packed values": ("dequantize packed values", 1),
     "rope": ("rope with positions", 1),
     "embedding": ("embedding", 0),
 }
@@ -421,6 +427,11 @@ REFUSALS: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]], Se
     ),
     "groups that ranks cannot share evenly": (
         st.dequantize, lambda: [levels(5, 3, 9), positive(5, 3, 3)], [S2, R],
+        r"^sternway\.torch\.dequantize: q must be placed as .*Shard\(dim=1\), got Shard\(dim=2\).*q\.redistribute",
+    ),
+    "bytes of packed values that ranks cannot share evenly": (
+        lambda q, s: st.dequantize(q, s, qdtype="uint4"),
+        lambda: [indices(256, 5, 3, 9).to(torch.uint8), positive(5, 3, 1)], [S2, R],
         r"^sternway\.torch\.dequantize: q must be placed as .*Shard\(dim=1\), got Shard\(dim=2\).*q\.redistribute",
     ),
     "tokens without positions": (

@@ -309,7 +309,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: sj.rope(jnp.ones((1, 1, 2, 4)), jnp.ones(3, jnp.int32)), sw.InvalidProblemError, "positions must be of shape",
     ),
     "one table": (lambda: sj.rope(jnp.ones((1, 1, 2, 4)), cos=jnp.ones((2, 2))), sw.InvalidProblemError, "sin must be given"),
-    "dtype of q": (lambda: sj.dequantize_per_token(INT, jnp.ones(2)), sw.UnsupportedError, "q must be int8 or uint8"),
+    "dtype of q": (lambda: sj.dequantize_per_token(INT, jnp.ones(2)), sw.UnsupportedError, "q must be int8, uint8"),
     "scale": (
         lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(3), quant_min=0, quant_max=1), sw.InvalidProblemError,
         r"sternway\.jax\.fake_quantize_per_token: scale must be of shape \[2\] or \[2, 1\], got \[3\]",
@@ -325,6 +325,14 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dtype that is stated": (
         lambda: sj.dequantize(INT.astype(jnp.int8), jnp.ones(()), qdtype="uint8"), sw.InvalidProblemError,
         r"^sternway\.jax\.dequantize: qdtype must be int8, the dtype of q, got uint8",
+    ),
+    "packed values": (
+        lambda: sj.dequantize(INT.astype(jnp.uint8), jnp.ones((2, 4)), qdtype="int4"), sw.InvalidProblemError,
+        r"^sternway\.jax\.dequantize: scale must be of extents that divide those of the values of q \(\[2, 6\]\), got \[2, 4\]",
+    ),
+    "integers of 4 bits of JAX": (
+        lambda: sj.dequantize(INT.astype(jnp.int4), jnp.ones(())), sw.UnsupportedError,
+        r"^sternway\.jax\.dequantize: q must be uint8, two values in a byte, with qdtype='int4', got int4",
     ),
     "bounds": (
         lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(2), quant_min=1, quant_max=0), sw.InvalidProblemError, "quant_m",

@@ -11,7 +11,17 @@ import pytest
 import torch
 from conformance import Conformance
 from families import Family, Problem, make
-from families.dequantize import DEQUANTIZE_BLOCKS, DEQUANTIZE_BLOCKS_FORWARD
+from families.dequantize import (
+    DEQUANTIZE_BLOCKS,
+    DEQUANTIZE_BLOCKS_FORWARD,
+    DEQUANTIZE_FLOAT8,
+    DEQUANTIZE_INT4,
+    FLOAT8,
+    PACKED,
+    QDTYPES,
+    stated,
+    unpacked,
+)
 from families.fake_quantize import FAKE_QUANTIZE_BLOCKS, FAKE_QUANTIZE_BLOCKS_FORWARD
 from support import F16, F32, F64, FLOATS, arrange, bits, check, gradcheck, one_sentence, pairwise
 
@@ -28,7 +38,13 @@ SHAPES = (
 )  # fmt: skip
 """Shapes of x and of a scale for its blocks. 0 divides 0, and everything divides it."""
 ZERO_POINTS = (None, torch.int8, F32)
-EVERY_SHAPE = pytest.mark.parametrize(("shape", "scale_shape"), SHAPES, ids=str)
+EVEN_SHAPES = (((6, 8, 12), (6, 8, 4)), *(shapes for shapes in SHAPES if shapes[0] and shapes[0][-1] % 2 == 0))
+"""Those whose rows fill bytes of two values. A block of three values begins inside a byte."""
+
+
+def named(value: Any) -> str:
+    """The text of a parameter."""
+    return getattr(value, "name", str(value))
 
 
 class Blocks:
@@ -89,8 +105,53 @@ class TestFakeQuantizeForward(Blocks):
     test_random = Conformance.test_random
 
 
-@pytest.mark.parametrize("family", [DEQUANTIZE_BLOCKS, FAKE_QUANTIZE_BLOCKS], ids=lambda family: family.name)
-@EVERY_SHAPE
+@pytest.mark.parametrize(
+    ("element", "shapes", "qdtype", "family", "zero_point", "layout"),
+    pairwise(
+        FLOATS, EVEN_SHAPES, (*FLOAT8, *PACKED), (DEQUANTIZE_BLOCKS, DEQUANTIZE_BLOCKS_FORWARD), (*ZERO_POINTS, torch.uint8),
+        ("contiguous", "offset", "pitched", "transposed"),
+    ),
+    ids=named,
+)  # fmt: skip
+def test_dtypes_of_q(
+    element: torch.dtype, shapes: Any, qdtype: Any, family: Family, zero_point: torch.dtype | None, layout: str, device: str
+) -> None:
+    """A value read from the other half of its byte, or from a byte of another row, or a float that is decoded as another."""
+    options = {"scale_shape": shapes[1], "qdtype": qdtype, "zero_point": zero_point}
+    problem = make(family, shapes[0], element, device, layouts={"q": layout}, **options)
+    found = problem.call()  # which copies bytes that are not adjacent
+    problem.check(found)
+    q = problem.inputs["q"]
+    if qdtype in PACKED and q.shape[-1] > 1 and q.stride(-1) != 1:
+        with pytest.raises(UNSUPPORTED, match=f"q must be of stride 1 along the last dimension for {qdtype}"):
+            problem.run()
+        return
+    for name, result in problem.run().items():
+        assert torch.equal(bits(result), bits(found[name].contiguous())), name
+
+
+@pytest.mark.parametrize("qdtype", [*QDTYPES, *PACKED], ids=str)
+def test_every_code(qdtype: Any, dtype: torch.dtype, device: str) -> None:
+    """One byte of 256 that is decoded wrongly, forward or backward; random numbers meet no NaN and few subnormals."""
+    codes = torch.arange(256, dtype=torch.uint8, device=device).view(16, 16)
+    q, packed = (codes, {"qdtype": qdtype}) if qdtype in PACKED else (codes.view(qdtype), {})
+    values = unpacked(q, str(qdtype)).to(F64)
+    zero_point = torch.full((16, 1), 2, dtype=torch.int32, device=device)
+    y = sw.dequantize(q, torch.full((16, 1), 0.5, dtype=dtype, device=device), zero_point, **packed)
+    torch.testing.assert_close(y, ((values - 2) / 2).to(dtype), rtol=0, atol=0, equal_nan=True)
+    ones = torch.ones_like(values, dtype=dtype)
+    _, dscale = sw.dequantize_backward(ones, ones, q=q, **packed)  # a block for each value
+    torch.testing.assert_close(dscale, values.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "scale_shape"),
+    [
+        *((family, *shapes) for family in (DEQUANTIZE_BLOCKS, FAKE_QUANTIZE_BLOCKS) for shapes in SHAPES),
+        *((DEQUANTIZE_INT4, *shapes) for shapes in EVEN_SHAPES),
+    ],
+    ids=named,
+)
 def test_gradients_are_those_of_autograd(
     family: Family, shape: tuple[int, ...], scale_shape: tuple[int, ...], device: str
 ) -> None:
@@ -119,7 +180,7 @@ def drop_in(problem: Problem, *given: torch.Tensor) -> torch.Tensor:
     inputs = {**problem.inputs, **dict(zip(floating(problem), given, strict=True))}
     scale, zero_point = inputs["scale"], inputs.get("zero_point")
     if "q" in inputs:
-        return st.dequantize(inputs["q"], scale, zero_point, problem.main.dtype)
+        return st.dequantize(inputs["q"], scale, zero_point, problem.main.dtype, **stated(problem.descriptor))
     return st.fake_quantize(inputs["x"], scale, zero_point, **BOUNDS)
 
 
@@ -127,7 +188,8 @@ def by_function(problem: Problem) -> torch.Tensor:
     """The result of a drop-in by the function of sternway."""
     inputs = problem.inputs
     if "q" in inputs:
-        return sw.dequantize(inputs["q"], inputs["scale"], inputs.get("zero_point"), problem.main.dtype)
+        options = stated(problem.descriptor)
+        return sw.dequantize(inputs["q"], inputs["scale"], inputs.get("zero_point"), problem.main.dtype, **options)
     return sw.fake_quantize(inputs["x"], inputs["scale"], inputs.get("zero_point"), **BOUNDS)
 
 
@@ -139,14 +201,18 @@ def gradients(problem: Problem, function: Callable[..., torch.Tensor] | None = N
 
 
 FAMILIES = (DEQUANTIZE_BLOCKS, FAKE_QUANTIZE_BLOCKS)
-BOTH = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+BOTH = pytest.mark.parametrize("family", FAMILIES, ids=named)
+EACH = pytest.mark.parametrize("family", [*FAMILIES, DEQUANTIZE_INT4, DEQUANTIZE_FLOAT8], ids=named)
 SOME = ((), (1, 1, 12), (6, 8, 3), (2, 2, 2), (6, 8, 1))  # scales of a tensor of shape (6, 8, 12)
 
 
 @pytest.mark.parametrize(
     ("shapes", "family", "dtype", "scale_dtype", "zero_point", "layout"),
-    pairwise(SHAPES, FAMILIES, FLOATS, (None, F32, F64), ZERO_POINTS, ("contiguous", "transposed", "stepped")),
-    ids=lambda value: getattr(value, "name", str(value)),
+    [
+        *pairwise(SHAPES, FAMILIES, FLOATS, (None, F32, F64), ZERO_POINTS, ("contiguous", "transposed", "stepped")),
+        *pairwise(EVEN_SHAPES, (DEQUANTIZE_INT4,), FLOATS, (F64,), (F32,), ("contiguous", "transposed", "stepped")),
+    ],
+    ids=named,
 )
 def test_drop_ins(
     shapes: Any,
@@ -190,7 +256,7 @@ def test_tokens_are_blocks(family: Family, dtype: torch.dtype, device: str) -> N
         assert torch.equal(ours, theirs)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(("scale_shape", "dynamic"), [((), False), ((6, 8, 3), True), ((2, 2, 2), True)], ids=str)
 def test_compiled(family: Family, scale_shape: tuple[int, ...], dynamic: bool, device: str) -> None:
     """A graph break, or a sum over blocks that a trace writes differently; also where extents are symbols."""
@@ -201,7 +267,7 @@ def test_compiled(family: Family, scale_shape: tuple[int, ...], dynamic: bool, d
         torch.testing.assert_close(ours, theirs)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("scale_shape", SOME, ids=str)
 def test_vmap(family: Family, scale_shape: tuple[int, ...], device: str) -> None:
     """A batch that becomes a part of the wrong dimension: of all operands, and of each with the others shared."""
@@ -221,6 +287,21 @@ def test_vmap(family: Family, scale_shape: tuple[int, ...], device: str) -> None
             torch.testing.assert_close(got, torch.stack(want))
 
 
+@pytest.mark.parametrize("scale_shape", SOME, ids=str)
+def test_vmap_of_packed_values(scale_shape: tuple[int, ...], device: str) -> None:
+    """A batch of bytes whose examples have the values of another, in the result or in a gradient."""
+    problems = [make(DEQUANTIZE_INT4, (6, 8, 12), F64, device, scale_shape=scale_shape, seed=k) for k in range(3)]
+    dy, leaves = problems[0].main, tuple(problems[0].inputs[name] for name in floating(problems[0]))
+
+    def both(q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, pull = torch.func.vjp(lambda *x: st.dequantize(q, *x, F64, qdtype="int4"), *leaves)
+        return y, *pull(dy)
+
+    bytes_of = [problem.inputs["q"] for problem in problems]
+    for got, *want in zip(torch.func.vmap(both, 1)(torch.stack(bytes_of, 1)), *map(both, bytes_of), strict=True):
+        torch.testing.assert_close(got, torch.stack(want))
+
+
 @BOTH
 def test_vmap_beyond_the_rank_of_plans(family: Family, device: str) -> None:
     """A batch of 5 dimensions, which are 8 to the kernels, as each divided one is two: it is done one by one."""
@@ -235,7 +316,7 @@ def test_vmap_beyond_the_rank_of_plans(family: Family, device: str) -> None:
         torch.testing.assert_close(got, torch.stack([want, want]))
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("scale_shape", SOME, ids=str)
 def test_double_backward(family: Family, scale_shape: tuple[int, ...], device: str) -> None:
     """A formula of the second derivative that adds up, or spreads, other blocks than the kernel."""
@@ -341,7 +422,12 @@ def test_a_zero_point_of_another_shape(device: str) -> None:
 ONE_OF = "must be one of float32, float64, float16, bfloat16"
 ANY_OF = "must be float32, float64, float16 or bfloat16"
 OF_TOKENS = "scale must be of shape [4] or [4, 1], got [4, 3]"
-OF_8_BITS = "qdtype must be int8 or uint8, got"
+OF_8_BITS = "q must be int8, uint8, float8_e4m3fn or float8_e5m2, got"
+OF_QDTYPE = "qdtype must be int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4, got"
+BYTES = "q must be uint8, two values in a byte, for"
+PAIRS = "two values in a byte"
+VALUES = "the values of q"
+U = torch.ones(4, 6, dtype=torch.uint8)
 QDTYPE = "qdtype must be int8, the dtype of q, got"
 INTEGERS = "int8, uint8, int32, int64"
 ORDER = "quant_min must be at most quant_max"
@@ -355,8 +441,52 @@ OTHER = torch.ones(4, 3)
         (lambda: st.fake_quantize_per_token(X, OTHER, **BOUNDS), INVALID, f"st.fake_quantize_per_token: {OF_TOKENS}"),
         (lambda: sw.fake_quantize_per_token(X, OTHER, **BOUNDS), INVALID, f"fake_quantize_per_token: {OF_TOKENS}"),
         (lambda: st.fake_quantize(X.int(), X, **BOUNDS), UNSUPPORTED, f"st.fake_quantize: x {ONE_OF}, got int32"),
-        (lambda: st.dequantize(X, X), UNSUPPORTED, "st.dequantize: q must be int8 or uint8, got float32"),
-        (lambda: sw.dequantize(X, X), UNSUPPORTED, "dequantize: q must be int8 or uint8, got float32"),
+        (lambda: st.dequantize(X, X), UNSUPPORTED, f"st.dequantize: {OF_8_BITS} float32"),
+        (lambda: sw.dequantize(X, X), UNSUPPORTED, f"dequantize: {OF_8_BITS} float32"),
+        (lambda: sw.dequantize_backward(X, X, q=X), UNSUPPORTED, f"dequantize_backward: {OF_8_BITS} float32"),
+        (lambda: sw.dequantize(Q, X, qdtype="int4"), INVALID, f"dequantize: {BYTES} int4, got int8"),
+        (lambda: st.dequantize(Q, X, qdtype="uint4"), INVALID, f"st.dequantize: {BYTES} uint4, got int8"),
+        (lambda: st.dequantize(U, X, qdtype="int2"), INVALID, "st.dequantize: qdtype must be uint8, the dtype of q, got int2"),
+        (
+            lambda: sw.dequantize(U[0, 0], X[0, 0], qdtype="int4"),
+            INVALID,
+            f"dequantize: q must be of rank 1 or more for int4, which has {PAIRS}, got rank 0",
+        ),
+        (
+            lambda: st.dequantize(U[0, 0], X[0, 0], qdtype="int4"),
+            INVALID,
+            f"st.dequantize: q must be of rank 1 or more for int4, which has {PAIRS}, got rank 0",
+        ),
+        (
+            lambda: sw.dequantize(U, torch.ones(4, 9), qdtype="int4"),
+            INVALID,
+            f"dequantize: scale must be of extents that divide those of {VALUES} ([4, 12]), got [4, 9]",
+        ),
+        (
+            lambda: st.dequantize(U, torch.ones(4, 9), qdtype="int4"),
+            INVALID,
+            f"st.dequantize: scale must be of extents that divide those of {VALUES} ([4, 12]), got [4, 9]",
+        ),
+        (
+            lambda: st.dequantize(U, torch.ones(12), qdtype="int4"),
+            INVALID,
+            f"st.dequantize: scale must be of rank 2, as {VALUES}, or of rank 0, got [12]",
+        ),
+        (
+            lambda: sw.dequantize_backward(X, X, q=U, qdtype="int4"),
+            INVALID,
+            "dequantize_backward: q must be of shape [4, 3], got [4, 6]",
+        ),
+        (
+            lambda: sw.dequantize_backward(torch.ones(2, 3), torch.ones(()), qdtype="int4"),
+            INVALID,
+            "dequantize_backward: dy must be with an even last extent for int4, which has two numbers in a byte, got [2, 3]",
+        ),
+        (
+            lambda: st.dequantize(torch.empty(4, 6, dtype=torch.uint4), X),
+            UNSUPPORTED,
+            f"st.dequantize: q must be uint8, {PAIRS}, with qdtype='uint4', got uint4",
+        ),
         (lambda: st.dequantize(Q, Q), UNSUPPORTED, f"st.dequantize: scale {ONE_OF}, got int8"),
         (lambda: st.dequantize(Q, X, X.short()), UNSUPPORTED, f"st.dequantize: zero_point {ONE_OF}, {INTEGERS}, got int16"),
         (lambda: sw.fake_quantize(X, X.double(), **BOUNDS), UNSUPPORTED, "fake_quantize: scale must be float32, got float64"),
@@ -369,8 +499,8 @@ OTHER = torch.ones(4, 3)
         (lambda: st.dequantize(Q, X, dtype=torch.int8), UNSUPPORTED, f"st.dequantize: dtype {ONE_OF}, got int8"),
         (lambda: sw.dequantize(Q, X, qdtype="uint8"), INVALID, f"dequantize: {QDTYPE} uint8"),
         (lambda: st.dequantize(Q, X, qdtype=torch.uint8), INVALID, f"st.dequantize: {QDTYPE} uint8"),
-        (lambda: sw.dequantize_backward(X, X, q=Q, qdtype="int4"), INVALID, f"dequantize_backward: {QDTYPE} int4"),
-        (lambda: sw.dequantize_backward(X, X, qdtype="int16"), UNSUPPORTED, f"dequantize_backward: {OF_8_BITS} int16"),
+        (lambda: sw.dequantize_backward(X, X, q=Q, qdtype="int4"), INVALID, f"dequantize_backward: {BYTES} int4, got int8"),
+        (lambda: sw.dequantize_backward(X, X, qdtype="int16"), UNSUPPORTED, f"dequantize_backward: {OF_QDTYPE} int16"),
         (lambda: sw.fake_quantize(X, X, quant_min=3, quant_max=2), INVALID, f"fake_quantize: {ORDER} = 2, got 3"),
         (lambda: st.fake_quantize(X, X, quant_min=3, quant_max=2), INVALID, f"st.fake_quantize: {ORDER}, got 3 and 2"),
         (lambda: st.fake_quantize(X, 0.5, **BOUNDS), TypeError, "st.fake_quantize: scale must be a torch.Tensor, got float"),
@@ -425,3 +555,7 @@ def test_the_operators(device: str) -> None:
     torch.library.opcheck(torch.ops.sternway.fake_quantize_backward.default, (torch.ones_like(x), x, scale, scale, -8, 7))
     torch.library.opcheck(torch.ops.sternway.dequantize.default, (q, scale, scale, F16))
     torch.library.opcheck(torch.ops.sternway.dequantize_backward.default, (torch.ones_like(x), scale, q, None))
+    rows = torch.ones(6, 2, dtype=torch.uint8, device=device).T
+    torch.library.opcheck(torch.ops.sternway.dequantize.default, (rows, scale, scale, F16, "int4"))
+    dy = torch.ones(2, 12, device=device)
+    torch.library.opcheck(torch.ops.sternway.dequantize_backward.default, (dy, scale, rows, scale, "uint4"))

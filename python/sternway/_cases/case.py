@@ -107,6 +107,7 @@ class Case:
         drop_in: the forward of ``sternway.torch``, where there is one.
         cpu, cuda: the shapes that the benchmark measures there.
         demo: the shape that the demo runs; None: it leaves the case out.
+        stored: the dtypes of inputs that are only stored, such as float8_e5m2.
     """
 
     family: str
@@ -122,6 +123,7 @@ class Case:
     cpu: tuple[Shape, ...] = ()
     cuda: tuple[Shape, ...] = ()
     demo: Shape | None = None
+    stored: tuple[str, ...] = ()
 
     @property
     def op(self) -> str:

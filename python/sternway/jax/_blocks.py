@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,13 +41,16 @@ def of_tokens(name: str, x: Array, scale: Array, zero_point: Array | None) -> Op
     return x.reshape(tokens, x.shape[-1]), *per_token
 
 
-def of_blocks(name: str, x: Array, scale: Array, zero_point: Array | None) -> Operands:
+def of_blocks(name: str, x: Array, scale: Array, zero_point: Array | None, shape: tuple[int, ...] | None = None) -> Operands:
     """The operands of blocks.
+
+    shape: of the values that x holds, if it has several in an element.
 
     Raises:
         InvalidProblemError: shapes that contradict each other.
     """
-    require_blocks("blocks", name, x.shape, scale.shape)
+    whole, described = (x.shape, name) if shape is None else (shape, f"the values of {name}")
+    require_blocks("blocks", described, whole, scale.shape)
     if zero_point is not None and zero_point.shape != scale.shape:
         wanted = f"of shape {list(scale.shape)}, as scale"
         raise errors.make("invalid_problem", "blocks", "zero_point", wanted, str(list(zero_point.shape)))
@@ -69,10 +72,12 @@ def block_sums(terms: Array, value: Array) -> Array:
     return terms.reshape(split).sum(tuple(range(1, len(split), 2)))
 
 
-def by_block(call: Function, scale: int) -> Function:
+def by_block(call: Function, scale: int, shape_of: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple) -> Function:
     """A function of operands of blocks, with a rule for vmap: a batch is one more dimension, where a plan takes as many.
 
-    scale: the index of scale among the operands. The first is of the shape of x.
+    Args:
+        scale: the index of scale among the operands. The first is of the shape of x.
+        shape_of: the shape of the values in the first operand, from its own.
     """
 
     def rule(size: int, is_batched: Sequence[Any], *operands: Array | None) -> Any:
@@ -80,7 +85,7 @@ def by_block(call: Function, scale: int) -> Function:
         x, blocks = wide[0], wide[scale]
         assert x is not None
         assert blocks is not None
-        if dimensions(x.shape, blocks.shape) > _MAX_RANK:
+        if dimensions(shape_of(x.shape), blocks.shape) > _MAX_RANK:
             return each_example(call, size, is_batched, operands)
         return mapped(*wide)
 

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import dtype_name
-from .._quantize import qdtype_of
+from .._quantize import packed_of, require_qdtype, unpacked_shape
 from .._types import QuantizedDType
-from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
-from ._autograd.dequantize import QDTYPES, by_torch, run_eager, run_general, select_or_raise
+from ._autograd.dequantize import by_torch, run_eager, run_general, select_or_raise
 from ._autograd.dispatch import with_public_names
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
@@ -29,21 +27,27 @@ def _by_general_way(
     zero_point: Tensor | None,
     dtype: torch.dtype | None,
     options: dict[str, Any],
+    packed: str | None = None,
 ) -> Tensor:
-    """The call of one of the functions below that is no ordinary eager call, or is wrong. options: its other arguments."""
+    """The call of one of the functions below that is no ordinary eager call, or is wrong.
+
+    Args:
+        options: the other arguments of the function.
+        packed: the dtype of the quantized values, if it is a packed one.
+    """
     name = function.__name__
     if is_overridden((q, scale, zero_point)):
         return handed_on(function, (q, scale, zero_point, dtype), options)  # type: ignore[no-any-return]
     require_tensors(name, q=q, scale=scale)
-    if q.dtype not in QDTYPES:
-        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
-    require_operands(name, "q", q, scale, zero_point, name == "dequantize_per_token")
+    require_qdtype(f"sternway.torch.{name}", q.dtype)
+    values = None if packed is None else unpacked_shape(f"sternway.torch.{name}", q.shape, packed)
+    require_operands(name, "q", q, scale, zero_point, name == "dequantize_per_token", values)
     result = scale.dtype if dtype is None else dtype
     require_dtype(name, "dtype", result, FLOATS)
     if is_jit_tracing():
-        return by_torch(q, scale, zero_point, result)
-    with_public_names(f"sternway.torch.{name}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result)
-    return run_general(name, q, scale, zero_point, result)
+        return by_torch(q, scale, zero_point, result, packed)
+    with_public_names(f"sternway.torch.{name}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result, packed)
+    return run_general(name, q, scale, zero_point, result, packed)
 
 
 def dequantize(
@@ -64,17 +68,20 @@ def dequantize(
     can be differentiated again.
 
     Args:
-        q: int8 or uint8, of any shape.
+        q: int8, uint8, float8_e4m3fn or float8_e5m2, of any shape; or uint8 [..., D / 2], which holds values [..., D] of 4
+            bits. It gets no gradient.
         scale: one number for each block; float32, float64, float16 or bfloat16.
         zero_point: of scale's shape, integer or floating; None: 0.
         dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
-        qdtype: the dtype of the quantized values; None: q's dtype, which is the only one that it may state.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a
+            byte of q has two values, the first in its lower four bits. Another dtype has to be q's own.
 
     Returns:
-        a tensor of q's shape. The product is formed in float32 (float64 for float64) and rounded once.
+        a tensor of the shape of the values. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
-        InvalidProblemError: an extent of scale that does not divide q's; a zero_point of another shape; another qdtype.
+        InvalidProblemError: an extent of scale that does not divide that of the values; a zero_point of another shape; a qdtype
+            that q cannot have.
         UnsupportedError: q, scale, zero_point or the result of another dtype; a rank, memory layout or device without a kernel.
         TypeError: an operand that is no tensor.
 
@@ -87,12 +94,18 @@ def dequantize(
         >>> y.sum().backward()
         >>> scale.grad
         tensor([[-1.,  7.]])
+        >>> packed = torch.tensor([[0xE1, 0x43]], dtype=torch.uint8)  # 1, -2, 3, 4
+        >>> st.dequantize(packed, scale.detach(), qdtype="int4")
+        tensor([[ 0.5000, -1.0000,  6.0000,  8.0000]])
     """
+    packed = None
+    if qdtype is not None:
+        packed = packed_of("sternway.torch.dequantize", q.dtype if isinstance(q, Tensor) else None, qdtype)
+    done = run_eager(q, scale, zero_point, dtype, False, packed)
+    if done is not None:
+        return done
     options = {} if qdtype is None else {"qdtype": qdtype}
-    if options and isinstance(q, Tensor):
-        qdtype_of("sternway.torch.dequantize", q.dtype, qdtype)
-    done = run_eager(q, scale, zero_point, dtype, False)
-    return _by_general_way(dequantize, q, scale, zero_point, dtype, options) if done is None else done
+    return _by_general_way(dequantize, q, scale, zero_point, dtype, options, packed)
 
 
 def dequantize_per_token(
@@ -104,7 +117,7 @@ def dequantize_per_token(
     (:func:`sternway.dequantize_per_token_backward`). They can be differentiated again.
 
     Args:
-        q: [..., D], int8 or uint8.
+        q: [..., D], int8, uint8, float8_e4m3fn or float8_e5m2. It gets no gradient.
         scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
         zero_point: [...] or [..., 1], integer or floating; None: 0.
         dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support import Guarded, Maker, Snapshot, Truth, arrange, check, stated
+from support import FLOATS, Guarded, Maker, Snapshot, Truth, arrange, check, stated
 from torch import Tensor
 
 from sternway._cases.case import Output, Values
@@ -27,7 +27,7 @@ def truths(outputs: Mapping[str, Output], inputs: Tensors, values: Values, data:
         for name, output in outputs.items():
             if output.of in inputs:
                 like = inputs[output.of]
-                found[name] = stated(output.truth(values), like, like.dtype if like.is_floating_point() else data, data)
+                found[name] = stated(output.truth(values), like, like.dtype if like.dtype in FLOATS else data, data)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,10 @@ from .base import Family, Problem, Tensors, truths
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 ZERO_POINTS = (None, *INTEGERS, F32, F64, F16, BF16)
 Q_RANGE = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+PACKED = ("int4", "uint4")
+"""Two values in a byte of a uint8 tensor; the others are dtypes of a tensor."""
+QDTYPES = (*Q_RANGE, *FLOAT8)
 
 
 def token_shape(shape: tuple[int, ...], trailing: bool) -> tuple[int, ...]:
@@ -51,24 +57,52 @@ GRANULARITIES: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
 """The shape of a scale for blocks of x."""
 
 
+def drawn(qdtype: Any, shape: tuple[int, ...], maker: Maker) -> torch.Tensor:
+    """Quantized values, of which no float is NaN. Packed ones are bytes, whose number of values is half as large."""
+    if qdtype in FLOAT8:
+        return maker.floats(shape, F32).to(qdtype)
+    if qdtype not in PACKED:
+        return maker.integers(*Q_RANGE[qdtype], shape, qdtype)
+    assert shape[-1] % 2 == 0
+    return maker.integers(0, 255, (*shape[:-1], shape[-1] // 2), torch.uint8)
+
+
+def unpacked(q: torch.Tensor, qdtype: str) -> torch.Tensor:
+    """The values of q by definition: the lower four bits of a byte first, and in int4 8 to 15 for -8 to -1."""
+    if qdtype not in PACKED:
+        return q
+    values = torch.stack((q % 16, q // 16), -1).flatten(-2).to(torch.int16)
+    return torch.where(values > 7, values - 16, values) if qdtype == "int4" else values
+
+
+def with_values(descriptor: Any, inputs: Tensors) -> Tensors:
+    """The inputs with quantized values that are not packed."""
+    return {name: unpacked(x, descriptor.qdtype) if name == "q" else x for name, x in inputs.items()}
+
+
+def stated(descriptor: Any) -> dict[str, Any]:
+    """The option of a function that states the dtype of packed values."""
+    return {"qdtype": descriptor.qdtype} if descriptor.qdtype in PACKED else {}
+
+
 def operands(
     shape: tuple[int, ...],
     maker: Maker,
     where: tuple[int, ...],
     where_zero: tuple[int, ...],
-    qdtype: torch.dtype,
+    qdtype: Any,
     scale_dtype: torch.dtype | None,
     zero_point: torch.dtype | None,
 ) -> tuple[dict[str, Any], Tensors]:
     inputs = {
         "dy": maker.floats(shape),
         "scale": maker.uniform(0.01, 2.0, where, scale_dtype),
-        "q": maker.integers(*Q_RANGE[qdtype], shape, qdtype),
+        "q": drawn(qdtype, shape, maker),
     }
     if zero_point is not None:
         draw = maker.integers if zero_point in INTEGERS else maker.uniform
         inputs["zero_point"] = draw(0, 60, where_zero, zero_point)
-    fields = {"qdtype": name_of(qdtype)}
+    fields = {"qdtype": qdtype if qdtype in PACKED else name_of(qdtype)}
     if scale_dtype is not None:
         fields["scale_dtype"] = name_of(scale_dtype)
     return fields, inputs
@@ -94,7 +128,7 @@ def build_blocks(
     *,
     granularity: str = "blocks",
     scale_shape: tuple[int, ...] | None = None,
-    qdtype: torch.dtype = torch.int8,
+    qdtype: Any = torch.int8,
     scale_dtype: torch.dtype | None = None,
     zero_point: torch.dtype | None = F32,
 ) -> tuple[dict[str, Any], Tensors]:
@@ -116,12 +150,14 @@ def of_floating(outputs: dict[str, Output], inputs: Tensors) -> dict[str, Output
     return outputs if floating else {name: output for name, output in outputs.items() if name != "dzero_point"}
 
 
-def truth(_descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    inputs = with_values(descriptor, inputs)
     return truths(of_floating(GRADIENTS, inputs), inputs, values_of(inputs), inputs["dy"].dtype)
 
 
-def by_torch(_descriptor: Any, inputs: Tensors) -> Tensors:
+def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
     """Differentiate the composite that users write today, in the dtype of dy."""
+    inputs = with_values(descriptor, inputs)
     dtype, dy = inputs["dy"].dtype, inputs["dy"]
     leaves = {"dx": inputs["q"].to(dtype).requires_grad_(), "dscale": inputs["scale"].detach().clone().requires_grad_()}
     shifted = leaves["dx"]
@@ -148,13 +184,14 @@ def call(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
     inputs, function = problem.inputs, getattr(sw, problem.family.op)
     if wanted == ("dx",):
         return {"dx": function(inputs["dy"], inputs["scale"], out=out)}
-    results = function(inputs["dy"], inputs["scale"], q=inputs["q"], zero_point=inputs.get("zero_point"), out=out)
+    options = stated(problem.descriptor)
+    results = function(inputs["dy"], inputs["scale"], q=inputs["q"], zero_point=inputs.get("zero_point"), out=out, **options)
     return dict(zip(problem.truth, results, strict=True))
 
 
 def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
     return {
-        "qdtype": draw(st.sampled_from(tuple(Q_RANGE))),
+        "qdtype": draw(st.sampled_from(QDTYPES)),
         "scale_dtype": draw(st.sampled_from((None, F32))),
         "zero_point": draw(st.sampled_from(ZERO_POINTS)),
         "trailing": draw(st.booleans()),
@@ -165,7 +202,7 @@ def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
 def options_of_blocks(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
     return {
         "granularity": draw(st.sampled_from(tuple(GRANULARITIES))),
-        "qdtype": draw(st.sampled_from(tuple(Q_RANGE))),
+        "qdtype": draw(st.sampled_from(QDTYPES)),
         "scale_dtype": draw(st.sampled_from((None, F32))),
         "zero_point": draw(st.sampled_from(ZERO_POINTS)),
     }
@@ -203,12 +240,13 @@ def build_blocks_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -
 
 
 def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    inputs = with_values(descriptor, inputs)
     return truths({"y": Y}, inputs, values_of(inputs), getattr(torch, descriptor.dtype))
 
 
 def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
     """The composite that users write today, in the dtype of y."""
-    q, dtype = inputs["q"], getattr(torch, descriptor.dtype)
+    q, dtype = unpacked(inputs["q"], descriptor.qdtype), getattr(torch, descriptor.dtype)
     shifted = q.to(dtype)
     if "zero_point" in inputs:
         shifted = shifted - per_element(inputs["zero_point"], q).to(dtype)
@@ -217,8 +255,8 @@ def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
 
 def call_forward(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
     inputs, function = problem.inputs, getattr(sw, problem.family.op)
-    zero_point, dtype = inputs.get("zero_point"), problem.descriptor.dtype
-    return {"y": function(inputs["q"], inputs["scale"], zero_point, dtype=dtype, out=out)}
+    zero_point, options = inputs.get("zero_point"), {"dtype": problem.descriptor.dtype, **stated(problem.descriptor)}
+    return {"y": function(inputs["q"], inputs["scale"], zero_point, out=out, **options)}
 
 
 DEQUANTIZE_FORWARD = Family(
@@ -232,5 +270,11 @@ DEQUANTIZE_BLOCKS_FORWARD = Family(
     build_blocks_forward, truth_forward, forward_by_torch, lambda _, inputs: set(inputs), call_forward, options_of_blocks,
     required=("y",), workspace=False,
 )  # fmt: skip
+
+DEQUANTIZE_INT4, DEQUANTIZE_FLOAT8 = (
+    dataclasses.replace(DEQUANTIZE_BLOCKS, name=name, build=functools.partial(build_blocks, qdtype=qdtype))
+    for name, qdtype in (("dequantize int4", "int4"), ("dequantize float8", torch.float8_e4m3fn))
+)
+"""The same with values of another dtype, where options do not choose it."""
 
 FAMILIES = (DEQUANTIZE, DEQUANTIZE_FORWARD, DEQUANTIZE_BLOCKS, DEQUANTIZE_BLOCKS_FORWARD)

@@ -32,13 +32,22 @@ def require_dtype(name: str, operand: str, dtype: Any, dtypes: tuple[torch.dtype
         raise make("unsupported", f"sternway.torch.{name}", operand, wanted, got)
 
 
-def require_operands(name: str, operand: str, x: Tensor, scale: Tensor, zero_point: Tensor | None, per_token: bool) -> None:
+def require_operands(
+    name: str,
+    operand: str,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    per_token: bool,
+    shape: Sequence[int] | None = None,
+) -> None:
     """Raise the error of the backward for operands that it cannot read, or a scale or zero point of another shape.
 
     Args:
         name: of the drop-in.
         operand: the name of x.
         per_token: whether there is one number for each token, otherwise for each block.
+        shape: of the values that x holds, if it has several in an element.
     """
     op = f"sternway.torch.{name}"
     if not runs_plan_directly(x, scale, zero_point):
@@ -53,7 +62,8 @@ def require_operands(name: str, operand: str, x: Tensor, scale: Tensor, zero_poi
             if list(value.shape) not in wanted:
                 raise make("invalid_problem", op, of_block, f"of shape {wanted[0]} or {wanted[1]}", str(list(value.shape)))
         elif of_block == "scale":
-            require_blocks(op, operand, x.shape, scale.shape)
+            whole, described = (x.shape, operand) if shape is None else (shape, f"the values of {operand}")
+            require_blocks(op, described, whole, scale.shape)
         elif value.shape != scale.shape:
             wanted_shape = f"of shape {list(scale.shape)}, as scale"
             raise make("invalid_problem", op, of_block, wanted_shape, str(list(value.shape)))
@@ -63,7 +73,7 @@ Facts = tuple[torch.Size, torch.dtype, torch.device]
 """Shape, dtype and device of a tensor."""
 
 
-def fits(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None, per_token: bool) -> bool:
+def fits(shape: tuple[int, ...], dtype: torch.dtype, scale: Facts, zero_point: Facts | None, per_token: bool) -> bool:
     """Whether the kernels read scale and zero_point as they are, with x, or the dequantized result, of a shape and dtype.
 
     per_token: whether there is one number for each token, otherwise for each block.
@@ -99,7 +109,7 @@ def needs_gradient(*inputs: Tensor | None) -> bool:
 # --- Blocks -----------------------------------------------------------------------------------------------------------
 
 
-def token_shapes(shape: torch.Size) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def token_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of a scale for each token of a tensor of a shape."""
     return shape[:-1], (*shape[:-1], 1)
 
@@ -115,15 +125,20 @@ def blocks_of(x: Tensor, scale: Tensor) -> tuple[int, ...] | None:
     return None if is_per_token(x, scale) else tuple(scale.shape)
 
 
-def small_problem(x: Tensor, scale: Tensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def small_problem(
+    x: Tensor, scale: Tensor, shape: Sequence[int] | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Shapes of x and scale whose problem is small, and has a plan if and only if that of these tensors has one.
 
     To the kernels a dimension that the scale divides is two dimensions. The second shape is None for tokens.
+
+    shape: of the values that x holds, if it has several in an element.
     """
-    if is_per_token(x, scale):
+    if shape is None and is_per_token(x, scale):
         return (1,) * x.dim(), None
-    extents = extents_of(x.shape, scale.shape)
-    pairs = [(1, 1) if e == 1 else (2, 2) if e == n else (4, 2) for e, n in zip(extents, x.shape, strict=True)]
+    whole = x.shape if shape is None else shape
+    extents = extents_of(whole, scale.shape)
+    pairs = [(1, 1) if e == 1 else (2, 2) if e == n else (4, 2) for e, n in zip(extents, whole, strict=True)]
     return tuple(n for n, _ in pairs), tuple(e for _, e in pairs)
 
 
@@ -190,7 +205,7 @@ def laid_out(y: Tensor, like: Tensor) -> Tensor:
 def ranked(given: Sequence[Any]) -> list[Any]:
     """The inputs of an operator with a batch in front. A scale of rank 0, and now 1, gets the rank of the first input."""
     rank = given[0].dim()
-    return [x.reshape(-1, *[1] * (rank - 1)) if isinstance(x, Tensor) and x.dim() == 1 and rank > 2 else x for x in given]
+    return [x.reshape(-1, *[1] * (rank - 1)) if isinstance(x, Tensor) and x.dim() == 1 and rank > 1 else x for x in given]
 
 
 def batched(name: str, operator: Any, scale: int) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from ..._kinds import EXTREMA
-from ..._quantize import extents_of
+from ..._quantize import extents_of, unpacked_shape
 from .._autograd.scan_gradient import NEEDS_X
 
 Placements = list[Placement | None]
@@ -171,38 +171,56 @@ def shard_of(x: Any, dim: int, shape: Sequence[int]) -> Shard | None:
 # --- Quantization -----------------------------------------------------------------------------------------------------
 
 
-def quantize(x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
+def fake_quantize(x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
     """Every dimension along which no shard ends inside a block."""
+    return quantize(x, scale, zero_point, None)
+
+
+def dequantize(q: Any, scale: Any, zero_point: Any, dtype: Any, packed: str | None = None) -> Rules:
+    """Every dimension along which no shard ends inside a block. packed: the dtype of the values, if q has two in a byte."""
+    return quantize(q, scale, zero_point, packed)
+
+
+def quantize(x: Any, scale: Any, zero_point: Any, packed: str | None) -> Rules:
+    """Both of them."""
     rules = [whole(1, x, scale, zero_point)]
-    rules += [rule([Shard(d)], Shard(d), *placed) for d, placed in of_blocks(x, scale, zero_point)]
+    rules += [rule([Shard(d)], Shard(d), *placed) for d, placed in of_blocks(x, scale, zero_point, packed)]
     return rules
 
 
-def dequantize_backward(dy: Any, scale: Any, q: Any, zero_point: Any) -> Rules:
+def dequantize_backward(dy: Any, scale: Any, q: Any, zero_point: Any, packed: str | None = None) -> Rules:
     """:func:`fake_quantize_backward` with its inputs in another order."""
-    rules = fake_quantize_backward(dy, q, scale, zero_point)
+    rules = quantize_backward(dy, q, scale, zero_point, packed)
     return [(outputs, [of_dy, of_scale, of_q, *rest]) for outputs, (of_dy, of_q, of_scale, *rest) in rules]
 
 
 def fake_quantize_backward(dy: Any, x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
     """Where the shards share values of scale and zero point, the gradients of these are sums over processes."""
+    return quantize_backward(dy, x, scale, zero_point, None)
+
+
+def quantize_backward(dy: Any, x: Any, scale: Any, zero_point: Any, packed: str | None) -> Rules:
+    """Both of them. packed: the dtype of the values, if x has two in a byte."""
     outputs = True, True, is_floating(zero_point)
     rules = [whole(3, dy, x, scale, zero_point)]
-    for d, placed in of_blocks(dy, scale, zero_point):
+    for d, placed in of_blocks(x, scale, zero_point, packed):
         sums = [SUM if p == WHOLE else p for p in placed if p is not None]
         grads = sums[0], made(outputs[2], sums[-1])
         rules.append(rule([Shard(d), *grads], Shard(d), Shard(d), *placed))
     return [*rules, linear(outputs, dy, x, scale, zero_point)]
 
 
-def of_blocks(x: Any, scale: Any, zero_point: Any) -> Iterator[tuple[int, list[Placement | None]]]:
+def of_blocks(x: Any, scale: Any, zero_point: Any, packed: str | None) -> Iterator[tuple[int, list[Placement | None]]]:
     """The dimensions along which x may be sharded, each with the placements of scale and zero point.
 
     A value is replicated where its extent is 1. Otherwise it is sharded with x, if it has a number for each index, or if its
-    blocks can be dealt out evenly.
+    blocks can be dealt out evenly. So must bytes be that are packed, as torch deals out the elements of the result.
     """
-    for d, n in enumerate(x.shape):
-        values = [(v, 1 if v is None else extents_of(x.shape, v.shape)[d]) for v in (scale, zero_point)]
+    shape = unpacked_shape("sternway", x.shape, packed)
+    for d, n in enumerate(shape):
+        if packed is not None and d == len(shape) - 1 and x.shape[d] % x.device_mesh.size():
+            continue
+        values = [(v, 1 if v is None else extents_of(shape, v.shape)[d]) for v in (scale, zero_point)]
         if all(e in (1, n) or e % x.device_mesh.size() == 0 for _, e in values):
             yield d, [given(v, WHOLE if e == 1 and (n != 1 or v.ndim <= d) else Shard(d)) for v, e in values]
 
@@ -323,9 +341,9 @@ RULES: dict[str, Callable[..., Rules]] = {
     "linear_recurrence_backward": linear_recurrence_backward,
     "lerp": lerp,
     "lerp_backward": lerp_backward,
-    "dequantize": quantize,
+    "dequantize": dequantize,
     "dequantize_backward": dequantize_backward,
-    "fake_quantize": quantize,
+    "fake_quantize": fake_quantize,
     "fake_quantize_backward": fake_quantize_backward,
     "rope": rope,
     "rope_table_gradients": rope_table_gradients,
