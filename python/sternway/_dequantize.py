@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._descriptor import Descriptor, normalized
-from ._quantize import PACKED, adjacent, of_operands, packed_of, require_blocks, require_qdtype, unpacked_shape
+from ._quantize import PACKED, adjacent, of_operands, packed_of, require_blocks, require_codes, require_qdtype, unpacked_shape
 from ._types import ArrayT, DLPackArray, DTypeT, FloatDType, QuantizedDType, ShapeT
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _dequantize(
     out: DLPackArray | None,
 ) -> DLPackArray:
     """Both functions, which ``op`` tells apart."""
-    codes, scales = require_array(op, "q", q), require_array(op, "scale", scale)
+    codes, scales = require_codes(op, q), require_array(op, "scale", scale)
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     element, dtype_of = (scales.dtype, "scale") if dtype is None else (normalized(op, "dtype", "dtype", dtype), "dtype")
     blocks = None if op == DequantizePerTokenDescriptor.family else tuple(scales.shape)
@@ -235,9 +235,9 @@ def dequantize(
 ) -> DLPackArray:
     """Dequantize with a scale for each block: ``y = (q - zero_point) * scale``.
 
-    scale has q's rank and in each dimension an extent that divides q's, or rank 0. Element i of a dimension uses the number ``i
-    // (extent of q / extent of scale)``. For q [T, D]: per tensor [] or [1, 1], per token [T, 1], per channel [1, D], per group
-    of g elements [T, D / g], per block of 128 x 128 [T / 128, D / 128].
+    scale has the rank of the values and in each dimension an extent that divides theirs, or rank 0. Element i of a dimension
+    uses the number ``i // (extent of the values / extent of scale)``. For values [T, D]: per tensor [] or [1, 1], per token
+    [T, 1], per channel [1, D], per group of g elements [T, D / g], per block of 128 x 128 [T / 128, D / 128].
 
     The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
 

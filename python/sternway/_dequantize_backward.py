@@ -10,7 +10,17 @@ from typing import ClassVar, overload
 from . import _outputs, _plan
 from ._arrays import device_of, require_array
 from ._dequantize import BaseDequantizeDescriptor, BasePerTokenDescriptor
-from ._quantize import PACKED, ScaleT, adjacent, gradient_rows, of_operands, packed_of, require_blocks, require_qdtype
+from ._quantize import (
+    PACKED,
+    ScaleT,
+    adjacent,
+    gradient_rows,
+    of_operands,
+    packed_of,
+    require_blocks,
+    require_codes,
+    require_qdtype,
+)
 from ._types import ArrayT, DLPackArray, FloatDType, QuantizedDType
 
 Outputs = DLPackArray | Sequence[DLPackArray | None] | None
@@ -176,7 +186,8 @@ def _gradients(
 ) -> DLPackArray | tuple[DLPackArray, ...]:
     """Both functions, which ``op`` tells apart."""
     grad, scales = require_array(op, "dy", dy), require_array(op, "scale", scale)
-    codes, zeros = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
+    codes = None if q is None else require_codes(op, q)
+    zeros = None if zero_point is None else require_array(op, "zero_point", zero_point)
     blocks = None if op == DequantizePerTokenBackwardDescriptor.family else tuple(scales.shape)
     problem = tuple(grad.shape), grad.dtype, blocks, scales.dtype
     if codes is None:
@@ -226,7 +237,8 @@ def dequantize_backward(
         q: the quantized values, of dy's shape or packed, in a dtype that :func:`dequantize` takes. If given, the sums are
             computed too.
         zero_point: of scale's shape, int8, uint8, int32, int64 or floating; None: 0.
-        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` and ``"uint4"`` say that q is packed.
+        qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` and ``"uint4"`` say that q is packed. Another
+            dtype has to be q's own.
         out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q. None: new arrays of dy's library.
 
     Returns:
@@ -234,7 +246,8 @@ def dequantize_backward(
         and dtype of its input; dx has the shape and dtype of dy.
 
     Raises:
-        InvalidProblemError: an extent of scale that does not divide dy's; shapes, dtypes or devices that contradict each other.
+        InvalidProblemError: an extent of scale that does not divide dy's; a qdtype that q cannot have; an odd last extent of dy
+            with a packed qdtype; shapes, dtypes or devices that contradict each other.
         UnsupportedError: a dtype or device without a kernel.
         TypeError: an operand that is no array.
 

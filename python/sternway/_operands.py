@@ -118,7 +118,7 @@ def _borrow_numpy(op: str, name: str, x: Any) -> Any:
     require_plain(op, name, x)
     numpy = sys.modules["numpy"]
     try:
-        if x.dtype.kind == "V":
+        if x.dtype.isbuiltin == 2:  # a type of another package; its kind may be that of NumPy's floats, and its name is slow
             dtype = DTYPES[x.dtype.name]
             return _numpy_capsule(numpy, numpy.ndarray.view(x, f"uint{8 * dtype.itemsize}")), dtype.code
         return _numpy_capsule(numpy, x)

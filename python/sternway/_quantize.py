@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, get_args
 
 from . import errors
-from ._arrays import Array, dtype_name, library_of
+from ._arrays import Array, dtype_name, library_of, require_array
 from ._descriptor import normalized
 from ._dtypes import DTYPES
 from ._types import DLPackArray, FloatName, QuantizedDType, QuantizedName
@@ -92,6 +92,13 @@ def require_qdtype(op: str, q: Any) -> None:
         raise errors.make("unsupported", op, "q", errors.any_of(QDTYPES), name)
 
 
+def require_codes(op: str, q: Any) -> Array:
+    """:func:`~sternway._arrays.require_array` for quantized values, which says how int4 and uint4 are given."""
+    if library_of(q) == "numpy" and q.dtype.kind == "V" and q.dtype.name in PACKED:  # of ml_dtypes
+        require_qdtype(op, q.dtype)
+    return require_array(op, "q", q)
+
+
 def packed_of(op: str, q: Any, qdtype: QuantizedDType | None) -> str | None:
     """The packed dtype that an option states. None: the quantized values have the dtype of their array.
 
@@ -110,7 +117,8 @@ def packed_of(op: str, q: Any, qdtype: QuantizedDType | None) -> str | None:
             raise errors.make("invalid_problem", op, "q", f"uint8, two values in a byte, for {stated}", errors.shown(name))
         return str(stated)
     if name not in (None, stated):
-        raise errors.make("invalid_problem", op, "qdtype", f"{name}, the dtype of q", errors.shown(stated))
+        others = f", {errors.any_of(PACKED)}" if name == "uint8" else ""
+        raise errors.make("invalid_problem", op, "qdtype", f"{name}, the dtype of q{others}", errors.shown(stated))
     return None
 
 

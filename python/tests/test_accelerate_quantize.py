@@ -85,6 +85,20 @@ def test_the_numbers_of_torch(form: str, element: torch.dtype, layout: str, devi
             assert y.stride() == want.stride()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_whose_forward_runs(form: str) -> None:
+    """Finds one of ours with forward=False: on the CPU NaN gives NaN here, and a bound in torch."""
+    case = Case(form, F32, "cpu")
+    case.x.fill_(torch.nan)
+    for forward in (True, False):
+        with st.accelerate(forward=forward):
+            results = [case.call(case.x), case.call(case.x.clone().requires_grad_())]
+            with torch.no_grad():
+                results.append(case.call(case.x))
+        for y in results:
+            assert y.isnan().all() if forward else not y.isnan().any()
+
+
 @pytest.mark.parametrize("form", AXES)
 @pytest.mark.parametrize("element", [F32, F16, BF16], ids=str)
 def test_the_mask_of_torch(form: str, element: torch.dtype, device: str) -> None:
@@ -173,11 +187,17 @@ LEFT: dict[str, Callable[[Tensor], Tensor]] = {
     "integers": lambda x: torch.fake_quantize_per_tensor_affine(x.int(), 0.5, 1, -8, 7),
     "no elements": lambda x: torch.fake_quantize_per_tensor_affine(x[:0], 0.5, 1, -8, 7),
     "a number and a tensor": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, torch.tensor(1), -8, 7),
-    "bounds the wrong way round": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 1, 7, -8),
+    "bounds the wrong way round": lambda x: torch.fake_quantize_per_tensor_affine(
+        x, torch.full((1,), 0.5), torch.ones(1, dtype=I32), 7, -8
+    ),
+    "a scale beyond float32": lambda x: torch.fake_quantize_per_tensor_affine(x, 1e39, 1, -8, 7).isnan(),
+    "a zero point beyond int32": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 2**31, -8, 2**40),
     "a zero point out of bounds": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 9, -8, 7),
     "a float as a bound": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 1, -8.0, 7),
     "two scales": lambda x: torch.fake_quantize_per_tensor_affine(x, torch.ones(2), torch.zeros(1, dtype=I32), -8, 7),
-    "a scale in float64": lambda x: torch.fake_quantize_per_tensor_affine(x, torch.ones(1, dtype=F64), torch.zeros(1), -8, 7),
+    "a scale in float64": lambda x: torch.fake_quantize_per_tensor_affine(
+        x, torch.ones(1, dtype=F64), torch.zeros(1, dtype=I32), -8, 7
+    ),
     "a scale that requires grad": lambda x: torch.fake_quantize_per_tensor_affine(
         x, torch.ones(1, requires_grad=True), torch.zeros(1, dtype=I32), -8, 7
     ),

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import ml_dtypes
 import pytest
 import torch
 from conformance import Conformance
@@ -142,6 +143,10 @@ def test_every_code(qdtype: Any, dtype: torch.dtype, device: str) -> None:
     ones = torch.ones_like(values, dtype=dtype)
     _, dscale = sw.dequantize_backward(ones, ones, q=q, **packed)  # a block for each value
     torch.testing.assert_close(dscale, values.to(dtype), rtol=0, atol=0, equal_nan=True)
+    if dtype == F32 and device == "cpu":
+        array = codes.numpy().view(getattr(ml_dtypes, str(qdtype).removeprefix("torch."))) if qdtype in FLOAT8 else q.numpy()
+        from_numpy = sw.dequantize(array, torch.full((16, 1), 0.5).numpy(), zero_point.numpy(), **packed)
+        torch.testing.assert_close(torch.from_numpy(from_numpy), y, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -358,6 +363,21 @@ def test_a_dtype_that_is_stated(device: str) -> None:
     assert torch.equal(compiled(q), st.dequantize(q, scale))
 
 
+@pytest.mark.parametrize("per_token", [False, True])
+def test_floats_of_8_bits_have_no_gradient(per_token: bool, device: str) -> None:
+    """A result that requires grad because q does, in some ways of calling, or a tangent of q that torch cannot multiply."""
+    q, scale = torch.ones(2, 4, device=device).to(FLOAT8[0]).requires_grad_(), torch.ones(2, 1, device=device)
+    function = st.dequantize_per_token if per_token else st.dequantize
+    torch.compiler.reset()
+    for call in (function, torch.compile(function, backend="aot_eager"), lambda q, s: torch.vmap(function)(q[None], s[None])):
+        assert not call(q, scale).requires_grad
+
+    def loss(scale: torch.Tensor) -> torch.Tensor:
+        return function(q.detach(), scale).pow(3).sum()
+
+    assert torch.equal(torch.func.hessian(loss)(scale).view(2, 2), 24 * torch.eye(2, device=device))
+
+
 # --- Errors ---------------------------------------------------------------------------------------------------------------
 
 X, Q = torch.ones(4, 6), torch.ones(4, 6, dtype=torch.int8)
@@ -424,6 +444,7 @@ ANY_OF = "must be float32, float64, float16 or bfloat16"
 OF_TOKENS = "scale must be of shape [4] or [4, 1], got [4, 3]"
 OF_8_BITS = "q must be int8, uint8, float8_e4m3fn or float8_e5m2, got"
 OF_QDTYPE = "qdtype must be int8, uint8, float8_e4m3fn, float8_e5m2, int4 or uint4, got"
+OF_BYTES = "qdtype must be uint8, the dtype of q, int4 or uint4, got"
 BYTES = "q must be uint8, two values in a byte, for"
 PAIRS = "two values in a byte"
 VALUES = "the values of q"
@@ -446,7 +467,17 @@ OTHER = torch.ones(4, 3)
         (lambda: sw.dequantize_backward(X, X, q=X), UNSUPPORTED, f"dequantize_backward: {OF_8_BITS} float32"),
         (lambda: sw.dequantize(Q, X, qdtype="int4"), INVALID, f"dequantize: {BYTES} int4, got int8"),
         (lambda: st.dequantize(Q, X, qdtype="uint4"), INVALID, f"st.dequantize: {BYTES} uint4, got int8"),
-        (lambda: st.dequantize(U, X, qdtype="int2"), INVALID, "st.dequantize: qdtype must be uint8, the dtype of q, got int2"),
+        *(
+            (lambda name=name: st.dequantize(U, X, qdtype=name), INVALID, f"st.dequantize: {OF_BYTES} {name}")
+            for name in ("int2", "fp8", "INT4")
+        ),
+        *(
+            (call, UNSUPPORTED, f"{name}: q must be uint8, {PAIRS}, with qdtype='int4', got int4")
+            for name, call in {
+                "dequantize": lambda: sw.dequantize(Q.numpy().astype(ml_dtypes.int4), X.numpy()),
+                "dequantize_backward": lambda: sw.dequantize_backward(X, X, q=Q.numpy().astype(ml_dtypes.int4)),
+            }.items()
+        ),
         (
             lambda: sw.dequantize(U[0, 0], X[0, 0], qdtype="int4"),
             INVALID,

@@ -157,7 +157,7 @@ def quantizers(qat: Any, dynamic: bool) -> tuple[Any, Any]:
 
 
 def test_scales_of_torchao(qat: Any) -> None:
-    """Those of the how-to, and torchao's values are those of the formula."""
+    """The scales above are those of torchao, and torchao's values are those of the formula."""
     x = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
     for module, choose, bounds in zip(quantizers(qat, True), (symmetric, asymmetric), (INT4, INT8), strict=True):
         found, (scale, zero) = module(x), choose(x)

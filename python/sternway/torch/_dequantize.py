@@ -44,6 +44,8 @@ def _by_general_way(
     require_operands(name, "q", q, scale, zero_point, name == "dequantize_per_token", values)
     result = scale.dtype if dtype is None else dtype
     require_dtype(name, "dtype", result, FLOATS)
+    if q.is_floating_point():  # which could have a gradient, also where a transform of torch.func hides that it requires one
+        q = q.detach()
     if is_jit_tracing():
         return by_torch(q, scale, zero_point, result, packed)
     with_public_names(f"sternway.torch.{name}", {"dy": "q"}, select_or_raise, q, scale, zero_point, result, packed)
@@ -60,9 +62,9 @@ def dequantize(
 ) -> Tensor:
     """``(q - zero_point) * scale`` with a scale for each block.
 
-    scale has q's rank and in each dimension an extent that divides q's, or rank 0. Element i of a dimension uses the number ``i
-    // (extent of q / extent of scale)``. For q [T, D]: per tensor [] or [1, 1], per token [T, 1], per channel [1, D], per group
-    of g elements [T, D / g], per block of 128 x 128 [T / 128, D / 128].
+    scale has the rank of the values and in each dimension an extent that divides theirs, or rank 0. Element i of a dimension
+    uses the number ``i // (extent of the values / extent of scale)``. For values [T, D]: per tensor [] or [1, 1], per token
+    [T, 1], per channel [1, D], per group of g elements [T, D / g], per block of 128 x 128 [T / 128, D / 128].
 
     Gradients flow to scale and to a floating zero_point, both summed in one pass (:func:`sternway.dequantize_backward`). They
     can be differentiated again.
@@ -70,14 +72,15 @@ def dequantize(
     Args:
         q: int8, uint8, float8_e4m3fn or float8_e5m2, of any shape; or uint8 [..., D / 2], which holds values [..., D] of 4
             bits. It gets no gradient.
-        scale: one number for each block; float32, float64, float16 or bfloat16.
+        scale: one number for each block of values, not of bytes; float32, float64, float16 or bfloat16.
         zero_point: of scale's shape, integer or floating; None: 0.
         dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
         qdtype: the dtype of the quantized values; None: q's dtype. ``"int4"`` (two's complement) and ``"uint4"`` say that a
             byte of q has two values, the first in its lower four bits. Another dtype has to be q's own.
 
     Returns:
-        a tensor of the shape of the values. The product is formed in float32 (float64 for float64) and rounded once.
+        a tensor of the shape of the values, in the memory layout of q, or contiguous for values of 4 bits. The product is
+        formed in float32 (float64 for float64) and rounded once.
 
     Raises:
         InvalidProblemError: an extent of scale that does not divide that of the values; a zero_point of another shape; a qdtype

@@ -74,6 +74,8 @@ class _Part:
 
 def _transposed(function: Any, inputs: Inputs, output: Any, tangents: tuple[Tensor | None, ...]) -> Any:
     """Tangents of the outputs, by the transpose of the backward: ``backward(dy) . tangents = dy . result``."""
+    # Floats of 8 bits are quantized values, which have no gradient, but torch makes tangents of zeros for them.
+    tangents = tuple(None if t is None or t.element_size() == 1 else t for t in tangents)
     context = _Context(tuple(t is not None for t in tangents))
     function.setup_context(context, inputs, output)
     outputs = (output,) if isinstance(output, Tensor) else output

@@ -181,6 +181,8 @@ def _run(
         return None
     numbers_are_learned = scale.requires_grad or zero_point.requires_grad
     if not (_is_grad_enabled() and (x.requires_grad or numbers_are_learned)):
+        if by_torch is not None:
+            return None
         return _forward(x, _as_blocks(scale, steps.blocks), _as_blocks(zero_point, steps.blocks), steps)
     if (numbers_are_learned and grad_factor is None) or (steps.dtype is _HALF and grad_factor is not None):
         return None  # torch refuses the gradient
@@ -206,8 +208,11 @@ def run_per_tensor(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_ma
     if type(zero_point) is int and type(scale) in (float, int):
         if not quant_min <= zero_point <= quant_max:
             return None  # torch's error
-        scale = _number(scale, torch.float32, x.device)
-        zero_point = _number(zero_point, torch.int32, x.device)
+        try:
+            scale = _number(float(scale), torch.float32, x.device)
+            zero_point = _number(zero_point, torch.int32, x.device)
+        except (OverflowError, RuntimeError):  # numbers beyond these dtypes
+            return None
     elif not (is_plain(scale) and is_plain(zero_point)):
         return None
     return _run(x, scale, zero_point, None, (quant_min, quant_max), None, by_torch)
