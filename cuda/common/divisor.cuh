@@ -6,7 +6,9 @@
 
 template <typename A>
 struct Divisor {
-    A b, inverse, lift;  // a tiny b, whose inverse overflows, is multiplied by a power of two together with a
+    // lift multiplies a and b: a power of two for a tiny b, whose inverse overflows; or it is the
+    // rounded 1 / b, and b is 1.
+    A b, inverse, lift;
 
     static __device__ Divisor of(A b)
     {

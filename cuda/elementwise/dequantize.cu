@@ -11,7 +11,7 @@ struct Dequantize : Tuning {
     static constexpr int FULL = 1, FIRST_SUM = 1;
     static constexpr int MAP_BLOCKS = 10, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
-    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Byte : SIDE; }
+    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Quantized : SIDE; }
 
     __device__ explicit Dequantize(const Args&) {}
 
@@ -37,7 +37,7 @@ struct DequantizeBackward : Tuning {
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i)
     {
-        return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : SIDE;
+        return i == 0 ? Kind::Own : i == 2 ? Kind::Quantized : SIDE;
     }
 
     __device__ explicit DequantizeBackward(const Args&) {}

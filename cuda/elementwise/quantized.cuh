@@ -10,9 +10,9 @@ template <int V>
 struct Quantized {
     Words<unsigned char, V> byte;
 
-    // Packed values are addressed in units of half a byte: the address of the byte times 2, plus 1
-    // for its upper half.
-    static __device__ bool packed(i64 dtype) { return dtype >= I4; }
+    // A packed value has an address in half bytes: twice that of its byte, plus 1 for the upper
+    // half.
+    static __device__ bool packed(i64 dtype) { return dtype == I4 || dtype == U4; }
 
     // Reads V adjacent values from element `first` on.
     __device__ void load(const char* row, i64 first, i64 dtype)

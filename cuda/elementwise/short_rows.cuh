@@ -4,9 +4,9 @@
 
 #include "elementwise/thread_tile.cuh"
 
-// The sums of N values of each thread over `lanes` adjacent threads, at least N of them: thread x
-// gets that of value x % N, N being a power of two. Each step halves the values or doubles the
-// threads that a value is summed over.
+// Sums N values of each thread over `lanes` >= N adjacent threads; N is a power of two. Thread x
+// gets the sum of value x % N: each of the first log2(N) steps exchanges half of the values, each
+// later one doubles the threads of a sum.
 template <int N, typename A>
 __device__ A sum_lanes(const A (&value)[N], int lanes, int thread, int distance = 1)
 {
@@ -41,11 +41,11 @@ __device__ void short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const int along = one_dim ? 1 : static_cast<int>(space.dims), distance = one_dim ? step : 1;
     const i64 block = static_cast<i64>(blockIdx.x) * step, first = one_dim ? block * U + y : (block + y) * U;
     const typename W::Slot slot = {static_cast<i64>(x) * W::V};
-    const i64 below = slot.first < space.extent[0] ? space.kept_size - first : 0;
-    const i64 left = one_dim ? (below + step - 1) >> log2_of(step) : below;  // rows of this thread, if less than U
+    const i64 rows_below = slot.first < space.extent[0] ? space.kept_size - first : 0;
+    const i64 left = one_dim ? (rows_below + step - 1) >> log2_of(step) : rows_below;  // for this thread
     const W work(args);
     typename W::Row row = work.first_row();
-    work.advance_band(row, along, one_dim ? first : block + y, one_dim ? 1 : U);
+    work.advance(row, 1, along + 1, one_dim ? first : block + y, one_dim ? 1 : U);
     typename W::template Sides<U> side;
     work.load_sides(row, side, along, distance, left);
     typename W::Loaded loaded[U];
@@ -70,10 +70,11 @@ __device__ void short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 #pragma unroll
         for (int s = 0; s < SUMS; ++s) {
             const int o = Op::FIRST_SUM + s;
+            const A all = sum_lanes(sum[s], lanes, x);
+            A total = all;
 #pragma unroll
             for (int u = 0; u < U; ++u)
-                if (u < left) sum[s][u] = total_of(work.op, o, side.common[u], sum[s][u], 0);
-            const A total = sum_lanes(sum[s], lanes, x);
+                if (u == x) total = total_of(work.op, o, side.common[u], all, 0);
             if (x < U && mine < space.kept_size && work.summed(o))
                 work.store_sum(o, 0, mine, space.kept_size, 0, total);
         }

@@ -8,10 +8,10 @@
 #include "elementwise/quantized.cuh"
 
 enum class Kind {
-    Own,     // the kernel's dtype
-    Byte,    // quantized values: int8, uint8, float8, or packed int4 or uint4
-    Side,    // any dtype, constant along inner
-    Column,  // any dtype, a number for each column, of kernels along columns
+    Own,        // the kernel's dtype
+    Quantized,  // int8, uint8, float8, or packed int4 or uint4
+    Side,       // any dtype, constant along inner
+    Column,     // any dtype, a number for each column, of kernels along columns
 };
 
 constexpr int kRun = 16;  // additions of a running sum before it moves to the next level (blocked summation)
@@ -62,7 +62,7 @@ struct Constant {
     static constexpr i64 value = VALUE;
 };
 
-// Calls body with a dtype as a constant. One branch then does for several numbers.
+// Calls body with dtype as a compile-time constant, so that it branches once for many numbers.
 template <typename Body>
 __device__ void with_dtype(i64 dtype, Body body)
 {
@@ -101,7 +101,7 @@ struct Worker {
     __device__ bool stored(int o) const { return o < FULL && used(IN + o); }
     __device__ bool summed(int o) const { return o >= Op::FIRST_SUM && constant(IN + o); }
 
-    // The first elements of a row of inner.
+    // Addresses of the first elements of a row of inner: bytes, or half bytes of packed values.
     struct Row {
         char *in[IN], *out[FULL];
     };
@@ -112,7 +112,7 @@ struct Worker {
 #pragma unroll
         for (int i = 0; i < IN; ++i) {
             row.in[i] = args.in[i].data;
-            if (Op::input(i) == Kind::Byte && Quantized<V>::packed(args.in[i].dtype))
+            if (Op::input(i) == Kind::Quantized && Quantized<V>::packed(args.in[i].dtype))
                 row.in[i] += reinterpret_cast<i64>(row.in[i]);
         }
 #pragma unroll
@@ -120,10 +120,10 @@ struct Worker {
         return row;
     }
 
-    // Bytes from one element of an operand to the next in dim d.
+    // From one element of an operand to the next in dim d: bytes, or half bytes of packed values.
     __device__ i64 in_step(int i, int d) const
     {
-        return args.in[i].stride[d] * (Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Byte ? 1
+        return args.in[i].stride[d] * (Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Quantized ? 1
                                        : size_of(args.in[i].dtype));
     }
     __device__ i64 out_step(int o, int d) const { return args.out[o].stride[d] * static_cast<i64>(sizeof(T)); }
@@ -139,27 +139,17 @@ struct Worker {
             if (stored(o)) row.out[o] += n * out_step(o, d);
     }
 
-    // Advances to `index` in the dims from..to-1, the first being fastest.
-    __device__ void advance(Row& row, int from, int to, i64 index) const
+    // Advances to `index` in the dims from..to-1, the first being fastest. An index along the last
+    // one stands for `times` positions.
+    __device__ void advance(Row& row, int from, int to, i64 index, int times = 1) const
     {
 #pragma unroll 1
         for (int d = from; d < to; ++d) {
-            const i64 rest = d + 1 < to ? index / args.space.extent[d] : 0;
-            move(row, d, index - rest * args.space.extent[d]);
+            const bool is_last = d + 1 == to;
+            const i64 rest = is_last ? 0 : index / args.space.extent[d];
+            move(row, d, is_last ? index * times : index - rest * args.space.extent[d]);
             index = rest;
         }
-    }
-
-    // Advances in dims 1..last to a band of `rows` rows that are adjacent in the last one.
-    __device__ void advance_band(Row& row, int last, i64 band, int rows) const
-    {
-#pragma unroll 1
-        for (int d = 1; d < last; ++d) {
-            const i64 rest = band / args.space.extent[d];
-            move(row, d, band - rest * args.space.extent[d]);
-            band = rest;
-        }
-        move(row, last, band * rows);
     }
 
     // Up to V elements of a row: element v is at inner index first + v * step, `count` of them
@@ -228,7 +218,7 @@ struct Worker {
         for (int i = 0; i < IN; ++i) {
             if (!used(i)) continue;
             if (Op::input(i) == Kind::Own) load_operand<WHOLE>(i, row.in[i], at, x.own[i]);
-            if (Op::input(i) == Kind::Byte) load_quantized<WHOLE>(i, row.in[i], at, x.quantized[i]);
+            if (Op::input(i) == Kind::Quantized) load_quantized<WHOLE>(i, row.in[i], at, x.quantized[i]);
         }
     }
 
@@ -240,7 +230,7 @@ struct Worker {
         typename Op::Common common[N];
     };
 
-    // Number n is n * step elements along dim d away, if it is one of `count`.
+    // Loads the numbers n < count; number n is n * step elements along dim d from the row.
     template <int N>
     __device__ void load_sides(const Row& row, Sides<N>& side, int d = 0, int step = 0, i64 count = 1) const
     {
@@ -277,8 +267,8 @@ struct Worker {
         }
     }
 
-    // The number of element v, of those of a row or those of its columns.
-    static __device__ const typename Op::Common& of(const typename Op::Common* common, int v)
+    // What element v shares with its column if BY_COLUMN, otherwise with its row.
+    static __device__ const typename Op::Common& common_of(const typename Op::Common* common, int v)
     {
         return common[Op::BY_COLUMN ? v : 0];
     }
@@ -288,13 +278,13 @@ struct Worker {
         return Op::input(i) == Kind::Side || Op::input(i) == Kind::Column;
     }
 
-    // Element v, of which the quantized value is a number already.
+    // Element v; quantized is its decoded value.
     __device__ void element(const Loaded& x, int v, A quantized, A (&in)[IN]) const
     {
 #pragma unroll
         for (int i = 0; i < IN; ++i) {
             if (Op::input(i) == Kind::Own) in[i] = x.own[i].template value<A>(v);
-            if (Op::input(i) == Kind::Byte) in[i] = quantized;
+            if (Op::input(i) == Kind::Quantized) in[i] = quantized;
         }
     }
 
@@ -307,12 +297,12 @@ struct Worker {
         A shared[V], quantized[V] = {};
 #pragma unroll
         for (int i = 0; i < IN; ++i)
-            if (Op::input(i) == Kind::Byte && used(i)) x.quantized[i].decode(args.in[i].dtype, quantized);
+            if (Op::input(i) == Kind::Quantized && used(i)) x.quantized[i].decode(args.in[i].dtype, quantized);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             A in[IN];
             element(x, v, quantized[v], in);
-            shared[v] = op.shared(in, of(common, v));
+            shared[v] = op.shared(in, common_of(common, v));
         }
 #pragma unroll
         for (int o = 0; o < OUT; ++o) {
@@ -322,7 +312,7 @@ struct Worker {
             for (int v = 0; v < V; ++v) {
                 A in[IN];
                 element(x, v, quantized[v], in);
-                y[v] = op.output(o, in, of(common, v), shared[v]);
+                y[v] = op.output(o, in, common_of(common, v), shared[v]);
             }
             if (stored(o)) store<WHOLE>(o, row.out[o], at, y);
             if (!summed(o)) continue;

@@ -234,15 +234,7 @@ func loadPacked[A Accumulator](d tensor.DType) func(*Block[A], *tensor.Tensor, *
 			wide = b.half[:n]
 		}
 		v.VisitRuns(start, n, func(at, offset, count, step int64) {
-			out := wide[at : at+count]
-			if step == 1 {
-				WidenPacked(d, out, bytesOf(t, offset, count), offset&1)
-				return
-			}
-			for i := range out {
-				place := offset + int64(i)*step
-				WidenPacked(d, out[i:i+1], bytesOf(t, place, 1), place&1)
-			}
+			WidenPacked(d, wide[at:at+count], t.Data, offset, step)
 		})
 		if !ok {
 			for i, value := range wide {
@@ -251,12 +243,6 @@ func loadPacked[A Accumulator](d tensor.DType) func(*Block[A], *tensor.Tensor, *
 		}
 		return b.Wide[:n]
 	}
-}
-
-// bytesOf are the bytes of count packed elements from an offset on.
-func bytesOf(t *tensor.Tensor, offset, count int64) []uint8 {
-	first := offset >> 1
-	return Elements[uint8](t, first, (offset+count+1)>>1-first, 1)
 }
 
 // RoundToOdd rounds x to 24 significant bits with round-to-odd, like odd_of in vector.h. A second

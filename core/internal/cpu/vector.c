@@ -59,15 +59,17 @@ void sw_widen(long dtype, float *out, const void *in, long n) { widening_of[dtyp
 void sw_narrow(long dtype, void *out, const float *in, long n) { narrowing_of[dtype](out, in, n); }
 void sw_products_of(long dtype, const sw_products *p) { products_of[dtype](p); }
 
-void sw_widen_packed(int is_signed, float *out, const uint8_t *in, long first, long n) {
-  const int flip = is_signed ? 8 : 0;
-  in += first / 2;
-  if (first % 2 && n > 0) {
-    *out++ = (float)((*in++ >> 4 ^ flip) - flip);
-    n--;
+void sw_widen_packed(int is_signed, float *out, const uint8_t *in, long first, long step, long n) {
+  long i = 0;
+  if (step == 1) {
+    for (; i < n && (first + i) % 2 != 0; i++) out[i] = widen_packed_one(is_signed, in[(first + i) >> 1], 1);
+    CHOSEN(widen_bytes)(is_signed, out + i, in + ((first + i) >> 1), (n - i) / 2);
+    i += (n - i) / 2 * 2;
   }
-  CHOSEN(widen_bytes)(is_signed, out, in, n / 2);
-  if (n % 2) out[n - 1] = (float)(((in[n / 2] & 15) ^ flip) - flip);
+  for (; i < n; i++) {
+    const long at = first + i * step;
+    out[i] = widen_packed_one(is_signed, in[at >> 1], at & 1);
+  }
 }
 
 void sw_sum_runs(double *sums, const double *in, long run, long n) { CHOSEN(sum_runs)(sums, in, run, n); }

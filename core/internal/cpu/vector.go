@@ -6,8 +6,8 @@ package cpu
 
 // cgo searches what a pointer to void points at for Go pointers, and leaves out characters.
 static void widen(long dtype, float *out, const char *in, long n) { sw_widen(dtype, out, in, n); }
-static void widen_packed(int is_signed, float *out, const char *in, long first, long n) {
-  sw_widen_packed(is_signed, out, (const uint8_t *)in, first, n);
+static void widen_packed(int is_signed, float *out, uintptr_t in, long first, long step, long n) {
+  sw_widen_packed(is_signed, out, (const uint8_t *)in, first, step, n);
 }
 static void narrow(long dtype, char *out, const float *in, long n) { sw_narrow(dtype, out, in, n); }
 */
@@ -26,13 +26,14 @@ func cFloats(s []float32) *C.float { return (*C.float)(unsafe.Pointer(unsafe.Sli
 
 func cDoubles(s []float64) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// WidenPacked converts packed integers to float32, from number `first` of the bytes on.
-func WidenPacked(d tensor.DType, out []float32, in []uint8, first int64) {
+// WidenPacked converts packed integers of host memory to float32: number `first` from an address,
+// and every step from there.
+func WidenPacked(d tensor.DType, out []float32, address uintptr, first, step int64) {
 	isSigned := C.int(1)
 	if d.Code == tensor.CodeUint {
 		isSigned = 0
 	}
-	C.widen_packed(isSigned, cFloats(out), (*C.char)(unsafe.Pointer(unsafe.SliceData(in))), C.long(first), C.long(len(out)))
+	C.widen_packed(isSigned, cFloats(out), C.uintptr_t(address), C.long(first), C.long(step), C.long(len(out)))
 }
 
 // Number is the type in memory of elements that are converted to float32: the bits of a float of at

@@ -116,8 +116,15 @@ INLINE uint16_t narrow_f16_one(float x) {
 void sw_widen(long dtype, float *out, const void *in, long n);
 void sw_narrow(long dtype, void *out, const float *in, long n);
 
-/* Converts n integers of 4 bits, two to a byte, to float32. The first is number `first` from in. */
-void sw_widen_packed(int is_signed, float *out, const uint8_t *in, long first, long n);
+/* An integer of 4 bits, of the lower or the upper half of a byte. Flipping the sign bit adds 8. */
+INLINE float widen_packed_one(int is_signed, uint8_t both, int upper) {
+  const int flip = is_signed ? 8 : 0;
+  return (float)(((upper ? both >> 4 : both & 15) ^ flip) - flip);
+}
+
+/* Converts n integers of 4 bits, two to a byte, to float32: number `first` from in, and every step
+   from there. */
+void sw_widen_packed(int is_signed, float *out, const uint8_t *in, long first, long step, long n);
 
 /* The portable conversions of float16, so that tests can compare them with the ones that this
    processor prefers. */

@@ -75,10 +75,9 @@ TARGET static inline void AT(widen_u8)(float *restrict out, const uint8_t *restr
 
 /* Whole bytes, each of which has two integers. */
 TARGET static inline void AT(widen_bytes)(int is_signed, float *restrict out, const uint8_t *restrict in, long n) {
-  const int flip = is_signed ? 8 : 0; /* of the sign bit, which adds 8 */
   for (long i = 0; i < n; i++) {
-    out[2 * i] = (float)(((in[i] & 15) ^ flip) - flip);
-    out[2 * i + 1] = (float)((in[i] >> 4 ^ flip) - flip);
+    out[2 * i] = widen_packed_one(is_signed, in[i], 0);
+    out[2 * i + 1] = widen_packed_one(is_signed, in[i], 1);
   }
 }
 

@@ -15,27 +15,35 @@
    divisor is 1 and factor the reciprocal of the scale. A scale of 0 is the limit of small positive
    scales: x / 0 is infinite with the sign of x, for which divisor is +0, and 0 / 0 is 0. inverse is
    0 for scales of 0 and infinity, for which the residual inside the bounds is 0. */
-typedef struct { float scale, zero, factor, divisor, low, high; double inverse; int plain; } AT(token_f32);
-typedef struct { double scale, zero, factor, divisor, low, high; } AT(token_f64);
+typedef struct { float factor, divisor; } AT(quotient_f32);
+typedef struct { double factor, divisor; } AT(quotient_f64);
+typedef struct { float scale, zero, low, high; AT(quotient_f32) by; double inverse; int plain; } AT(token_f32);
+typedef struct { double scale, zero, low, high; AT(quotient_f64) by; } AT(token_f64);
+
+INLINE AT(quotient_f32) AT(quotient_of_f32)(float scale, int reciprocal) {
+  return (AT(quotient_f32)){reciprocal ? 1 / scale : 1, reciprocal ? 1 : scale};
+}
+INLINE AT(quotient_f64) AT(quotient_of_f64)(double scale, int reciprocal) {
+  return (AT(quotient_f64)){reciprocal ? 1 / scale : 1, reciprocal ? 1 : scale};
+}
+
+/* x over the scale of a quotient. */
+#define RATIO(x, by) ((x) * (by).factor / (by).divisor)
 
 /* plain: the remainder of x / scale, and a level less its zero point, are exact in float32. */
 INLINE AT(token_f32) AT(token_of_f32)(float scale, float zero, sw_levels levels) {
   const float low = (float)levels.low, high = (float)levels.high;
   int small = fabsf(zero) <= 0x1p22f && fabsf(low) <= 0x1p22f && fabsf(high) <= 0x1p22f;
   return (AT(token_f32)){
-      scale, zero, levels.reciprocal ? 1 / scale : 1, levels.reciprocal ? 1 : scale == 0 ? 0 : scale, low, high,
+      scale, zero, low, high, AT(quotient_of_f32)(scale == 0 ? 0 : scale, levels.reciprocal),
       scale == 0 || isinf(scale) ? 0 : 1 / (double)scale, small && fabsf(scale) >= 0x1p-96f && !isinf(scale),
   };
 }
 
 INLINE AT(token_f64) AT(token_of_f64)(double scale, double zero, sw_levels levels) {
-  return (AT(token_f64)){
-      scale, zero, levels.reciprocal ? 1 / scale : 1, levels.reciprocal ? 1 : scale == 0 ? 0 : scale, levels.low,
-      levels.high,
-  };
+  const AT(quotient_f64) by = AT(quotient_of_f64)(scale == 0 ? 0 : scale, levels.reciprocal);
+  return (AT(token_f64)){scale, zero, levels.low, levels.high, by};
 }
-
-#define RATIO(x, token) ((x) * (token).factor / (token).divisor)
 
 /* x where mask is all ones, 0 where it is 0: a choice that never becomes a branch. */
 INLINE float AT(where)(uint32_t mask, float x) { return float_of(bits_of(x) & mask); }
@@ -50,7 +58,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
   const AT(token_f32) t = *token;
   float level[LANES], rest[LANES], outer[LANES];
   for (long j = 0; j < n; j++) {
-    float g = dy[j], v = x[j], ratio = RATIO(v, t), whole = rintf(ratio), q = whole + t.zero;
+    float g = dy[j], v = x[j], ratio = RATIO(v, t.by), whole = rintf(ratio), q = whole + t.zero;
     uint32_t inside = ((q >= t.low) & (q <= t.high)) ? UINT32_MAX : 0;
     q = q < t.low ? t.low : q;
     q = q > t.high ? t.high : q;
@@ -67,7 +75,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
 TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx, double *dscale, double *outside,
     const float *dy, const float *x, const AT(token_f32) *t, long n) {
   for (long j = 0; j < n; j++) {
-    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : RATIO(x[j], *t), whole = rintf(ratio),
+    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : RATIO(x[j], t->by), whole = rintf(ratio),
         q = whole + t->zero;
     int inside = q >= t->low && q <= t->high;
     float level = q < t->low ? t->low : q > t->high ? t->high : q;
@@ -83,7 +91,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
                                                int scales, int shifts) {
   const AT(token_f64) t = *token;
   for (long j = 0; j < n; j++) {
-    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : RATIO(v, t), whole = rint(ratio),
+    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : RATIO(v, t.by), whole = rint(ratio),
                                          q = whole + t.zero; int inside = (q >= t.low) & (q <= t.high);
     double level = q < t.low ? t.low : q > t.high ? t.high : q;
     dx[j] = inside ? g : 0;
@@ -180,11 +188,11 @@ TARGET static void AT(double_of_float)(double *restrict out, const float *restri
     const type low = (type)levels.low, high = (type)levels.high; \
     for (long start = 0, k = 0; start < n; start += run, k++) { \
       const long end = LEAST(n, start + run); \
-      const type s = scale[k], z = zero[k], whole = s == 0 ? 1 : s; \
-      const type factor = levels.reciprocal ? 1 / whole : 1, divisor = levels.reciprocal ? 1 : whole; \
+      const type s = scale[k], z = zero[k]; \
+      const AT(quotient_##suffix) by = AT(quotient_of_##suffix)(s == 0 ? 1 : s, levels.reciprocal); \
       INDEPENDENT \
       for (long i = start; i < end; i++) { \
-        type t = round(x[i] * factor / divisor) + z; \
+        type t = round(RATIO(x[i], by)) + z; \
         t = t < low ? low : t; \
         t = t > high ? high : t; \
         y[i] = (t - z) * s; \
@@ -209,12 +217,12 @@ FORWARD(f64, double, rint)
     else AT(dequantize_each_loop_##suffix)(y, q, scale, scale, n, 0); \
   } \
   TARGET INLINE void AT(fake_quantize_forward_each_loop_##suffix)(type *y, const type *x, const type *scale, \
-      const type *zero, sw_levels levels, long n, int shifted) { \
+      const type *zero, sw_levels levels, long n, int shifted, int reciprocal) { \
     const type low = (type)levels.low, high = (type)levels.high; \
     INDEPENDENT \
     for (long i = 0; i < n; i++) { \
-      const type s = scale[i], z = shifted ? zero[i] : 0, divisor = s == 0 ? 1 : s; \
-      type t = round(levels.reciprocal ? x[i] * (1 / divisor) : x[i] / divisor) + z; \
+      const type s = scale[i], z = shifted ? zero[i] : 0; \
+      type t = round(RATIO(x[i], AT(quotient_of_##suffix)(s == 0 ? 1 : s, reciprocal))) + z; \
       t = t < low ? low : t; \
       t = t > high ? high : t; \
       y[i] = (t - z) * s; \
@@ -222,16 +230,18 @@ FORWARD(f64, double, rint)
   } \
   TARGET static void AT(fake_quantize_forward_each_##suffix)(type *y, const type *x, const type *scale, \
       const type *zero, sw_levels levels, long n) { \
-    if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, levels, n, 1); \
-    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, levels, n, 0); \
+    const type *z = zero ? zero : scale; \
+    if (levels.reciprocal) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, z, levels, n, zero != 0, 1); \
+    else if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, levels, n, 1, 0); \
+    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, levels, n, 0, 0); \
   } \
   TARGET INLINE void AT(fake_quantize_each_loop_##suffix)(type *restrict dx, double *restrict dscale, \
       double *restrict dzero, const type *dy, const type *x, const type *scale, const type *zero, sw_levels levels, \
-      long n, int scales, int shifts, int shifted) { \
+      long n, int scales, int shifts, int shifted, int reciprocal) { \
     const type low = (type)levels.low, high = (type)levels.high; \
     for (long i = 0; i < n; i++) { \
       const type g = dy[i], v = x[i], s = scale[i], z = shifted ? zero[i] : 0; \
-      const type quotient = levels.reciprocal ? v * (1 / s) : v / (s == 0 ? 0 : s); \
+      const type quotient = RATIO(v, AT(quotient_of_##suffix)(s == 0 ? 0 : s, reciprocal)); \
       const type ratio = ((s == 0) & (v == 0)) ? 0 : quotient, whole = round(ratio), q = whole + z; \
       const int inside = (q >= low) & (q <= high); \
       type level = q < low ? low : q; \
@@ -248,15 +258,20 @@ FORWARD(f64, double, rint)
     const int shifted = zero != 0; \
     const type *z = shifted ? zero : scale; \
     const int form = (dscale != 0) * 4 + (dzero != 0) * 2 + shifted; \
+    if (levels.reciprocal) { \
+      AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, dscale != 0, dzero != 0, \
+                                           shifted, 1); \
+      return; \
+    } \
     switch (form) { \
-    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 0); break; \
-    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 1); break; \
+    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 0, 0); break; \
+    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 1, 0); break; \
     case 2: case 3: \
-      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, levels, n, 0, 1, shifted); \
+      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, levels, n, 0, 1, shifted, 0); \
       break; \
-    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 0); break; \
-    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 1); break; \
-    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, 1, 1, shifted); \
+    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 0, 0); break; \
+    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 1, 0); break; \
+    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, 1, 1, shifted, 0); \
     } \
   }
 

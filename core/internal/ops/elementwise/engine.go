@@ -113,10 +113,11 @@ type mapReduce struct {
 	packed    packing
 }
 
-// packing is an operand whose bytes are pairs of elements of a dtype, along its last dimension.
+// packing is the operand of quantized values and their dtype, which may be packed: then a byte of
+// the operand has two of them, along its last dimension.
 type packing struct {
 	operand int
-	dtype   tensor.DType // empty: there is none
+	dtype   tensor.DType // empty: there are none
 }
 
 // unpacked are operands in which the packed one has the shape and the strides of its elements.

@@ -49,7 +49,7 @@ func (k *devicePass) outputsStrided() bool {
 	return k.stored == 0 && k.inputsStrided()
 }
 
-// vectorized reports whether every operand can be accessed in 16-byte vectors: each is dense and
+// vectorized reports whether every operand can be accessed in vectors: each is dense and
 // aligned in every row, or constant along it.
 func (k *devicePass) vectorized() bool {
 	for i := range k.op.inputs {

@@ -240,10 +240,9 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, rows), SmallBlock)
 }
 
-// hasShortRows reports whether a thread of map or rows takes one vector of each of several rows:
-// with several vectors of one row its accesses would not coalesce. Few threads may be without a
-// vector, and no vector is cut. A map of more than two dimensions takes adjacent rows of its
-// slowest dimension.
+// hasShortRows reports whether a thread of map or rows takes one vector of each of several rows, so
+// that the accesses of a warp coalesce. No vector is cut, and at most a quarter of the threads are
+// without one. In more than two dimensions the rows of a thread are adjacent along the slowest one.
 func (k *devicePass) hasShortRows(vectors int64) bool {
 	lanes := num.Pow2(vectors)
 	rows := k.op.Kernels[k.kernelSetIndex].Unroll.Short
@@ -257,7 +256,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 	chunks := min(k.reduction.chunks, max(1, r.workItems))
 	l := launchConfig{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.workItems, chunks)}
 	l.chunks = max(1, num.CeilDiv(r.workItems, max(1, l.chunk)))
-	if l.chunks == 1 && k.space.Kept == 1 && k.space.N == 2 && vectors >= u.Short && k.hasShortRows(vectors) {
+	if l.chunks == 1 && k.space.Kept == 1 && k.space.N == 2 && num.Pow2(vectors) >= u.Short && k.hasShortRows(vectors) {
 		l.isShort, l.lanes = true, num.Pow2(vectors)
 		return k.launchSums("rows", &l, num.CeilDiv(kept, SmallBlock/l.lanes*u.Short), SmallBlock, kept)
 	}

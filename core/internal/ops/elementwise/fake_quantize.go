@@ -19,8 +19,9 @@ import (
 //	y = (clamp(t, QuantMin, QuantMax) - zero_point) scale
 //
 // A floating zero point is rounded and clamped first. A scale of 0 gives y = 0, and a NaN in x or
-// zero_point a NaN. If Reciprocal, x * (1 / scale) takes the place of x / scale: this is the rule
-// of torch.fake_quantize_per_tensor_affine, which decides otherwise for a few x between two levels.
+// zero_point a NaN. If Reciprocal, x * (1 / scale) takes the place of x / scale, as in
+// torch.fake_quantize_per_tensor_affine, which decides otherwise for a few x between two levels;
+// 1 / scale must be finite then.
 //
 // Operands: x [Shape], scale, zero_point? [ScaleShape] -> y [Shape]. y may be x.
 type FakeQuantize struct {
