@@ -53,7 +53,8 @@ class FakeQuantizeDescriptor(BaseFakeQuantizeDescriptor):
         scale_shape: the shape of scale and zero_point: of the rank of ``shape``, each extent a divisor; or of rank 0.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
         reciprocal: whether ``x * (1 / scale)`` takes the place of ``x / scale``, as in
-            ``torch.fake_quantize_per_tensor_affine``, which rounds a few x between two levels to the other one.
+            ``torch.fake_quantize_per_tensor_affine``, which rounds a few x between two levels to the other one. ``1 / scale``
+            has to be finite, unless scale is 0.
 
     Raises:
         InvalidProblemError: a field of another type. ``FakeQuantizePlan.select`` checks numbers and shapes.
