@@ -590,3 +590,23 @@ def test_the_operators(device: str) -> None:
     torch.library.opcheck(torch.ops.sternway.dequantize.default, (rows, scale, scale, F16, "int4"))
     dy = torch.ones(2, 12, device=device)
     torch.library.opcheck(torch.ops.sternway.dequantize_backward.default, (dy, scale, rows, scale, "uint4"))
+
+
+def test_sums_are_scaled_after_they_are_complete(device: str) -> None:
+    """Finds terms that are scaled by themselves: they overflow, and their sum, which is 0, would be NaN."""
+    dy = torch.zeros(2, 32, device=device)
+    dy[:, 0], dy[:, 4] = 2, -2
+    scale, zero_point = torch.full((2, 1), 3e38, device=device), torch.zeros(2, 1, device=device)
+    q = torch.zeros(2, 32, dtype=torch.int8, device=device)
+    _, _, dzero_point = sw.dequantize_backward(dy, scale, q=q, zero_point=zero_point)
+    assert dzero_point.tolist() == [[0], [0]]
+
+
+def test_reciprocal_of_a_negative_zero() -> None:
+    """Finds the reciprocal of a scale of -0, whose sign would turn that of the level."""
+    for shape in ((1, 1), (1, 2)):
+        descriptor = sw.FakeQuantizeBackwardDescriptor((1, 2), "float32", -8, 7, shape, reciprocal=True)
+        ones, dx, dscale = torch.ones(1, 2), torch.empty(1, 2), torch.empty(shape)
+        plan = sw.FakeQuantizeBackwardPlan.select(descriptor)
+        plan.run(dy=ones, x=ones, scale=torch.full(shape, -0.0), dx=dx, dscale=dscale)
+        assert dscale.sum() == 14  # 7 for each, as for small positive scales
