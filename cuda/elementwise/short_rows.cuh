@@ -28,7 +28,7 @@ __device__ A sum_lanes(const A (&value)[N], int lanes, int thread, int distance 
 // `lanes` threads of a warp cover a row. A thread has the same vector of U rows, so that the
 // accesses of a warp are adjacent. If rows have one dim, the U rows of a thread are kSmallBlock /
 // lanes apart; otherwise they are adjacent along the slowest dim, whose extent is a multiple of U.
-// SUMMED: each row is a kept index, of one dim, and there are at least U lanes.
+// SUMMED: each row is a kept index, of one dim, and has at least U vectors.
 template <typename Op, typename T, typename A, bool SUMMED>
 __device__ void short_rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {

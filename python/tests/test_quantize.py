@@ -24,7 +24,7 @@ from families.dequantize import (
     unpacked,
 )
 from families.fake_quantize import FAKE_QUANTIZE_BLOCKS, FAKE_QUANTIZE_BLOCKS_FORWARD
-from support import F16, F32, F64, FLOATS, arrange, bits, check, gradcheck, one_sentence, pairwise
+from support import BF16, F16, F32, F64, FLOATS, arrange, bits, check, gradcheck, one_sentence, pairwise
 
 import sternway as sw
 import sternway.torch as st
@@ -610,3 +610,20 @@ def test_reciprocal_of_a_negative_zero() -> None:
         plan = sw.FakeQuantizeBackwardPlan.select(descriptor)
         plan.run(dy=ones, x=ones, scale=torch.full(shape, -0.0), dx=dx, dscale=dscale)
         assert dscale.sum() == 14  # 7 for each, as for small positive scales
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, BF16])
+def test_sums_of_groups_of_a_few_vectors(dtype: torch.dtype, device: str) -> None:
+    """Finds a thread without a vector of its group that stores a sum, and one that reads the scale of another group."""
+    torch.manual_seed(0)
+    for vectors in range(1, 18):
+        group = vectors * 16 // dtype.itemsize
+        dy = torch.randn(7, 3 * group, device=device).to(dtype)
+        q = torch.randint(-8, 8, dy.shape, dtype=torch.int8, device=device)
+        scale, zero_point = (torch.rand(7, 3, device=device).to(dtype) + shift for shift in (0.5, 2))
+        _, dscale, dzero_point = sw.dequantize_backward(dy, scale, q=q, zero_point=zero_point)
+        wide, s, z = (t.double().unflatten(1, (3, -1)) for t in (dy, scale, zero_point))
+        terms = wide * (q.double().unflatten(1, (3, -1)) - z)
+        for got, want, size in ((dscale, terms, terms), (dzero_point, -s * wide, s * wide)):
+            error = (got.double() - want.sum(-1)).abs() / size.abs().sum(-1)
+            assert error.max() < 2 * torch.finfo(dtype).eps, (vectors, error)

@@ -68,7 +68,7 @@ func (m *kernelModel) requireGeometry() {
 		holds(grid == tiles*num.CeilDiv(keptSize, rows), "a tile of every band of rows")
 	case "rows":
 		if m.word("isShort") != 0 {
-			holds(kept == 1 && dims == 1 && lanes >= m.short, "a thread for each sum of its rows")
+			holds(kept == 1 && dims == 1 && vectors >= m.short, "a thread with a vector for each sum of its rows")
 			holds(reduced == 1 && chunks == 1 && lanes <= 32 && m.word("wide") != 0, "a sum is a short row")
 			holds(lanes*vector >= inner && inner%vector == 0, "a vector of each short row")
 			holds(grid == num.CeilDiv(keptSize, block/lanes*m.short), "a thread for a vector of every row")

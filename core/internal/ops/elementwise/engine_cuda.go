@@ -256,7 +256,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 	chunks := min(k.reduction.chunks, max(1, r.workItems))
 	l := launchConfig{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.workItems, chunks)}
 	l.chunks = max(1, num.CeilDiv(r.workItems, max(1, l.chunk)))
-	if l.chunks == 1 && k.space.Kept == 1 && k.space.N == 2 && num.Pow2(vectors) >= u.Short && k.hasShortRows(vectors) {
+	if l.chunks == 1 && k.space.Kept == 1 && k.space.N == 2 && vectors >= u.Short && k.hasShortRows(vectors) {
 		l.isShort, l.lanes = true, num.Pow2(vectors)
 		return k.launchSums("rows", &l, num.CeilDiv(kept, SmallBlock/l.lanes*u.Short), SmallBlock, kept)
 	}
