@@ -57,9 +57,20 @@ def describe(v: Values) -> DequantizeBackwardDescriptor:
     return DequantizeBackwardDescriptor(v.dy.shape, v.dy.dtype, v.scale.shape, v.scale.dtype, v.qdtype)
 
 
+def composite(v: Values, added: Any) -> Any:
+    """The composite of torch's elementwise operations, on the values plus a number."""
+    values = unpacked(v)
+    return by_blocks(tokens.by_torch)(Values(**{**vars(values), "q": values.q.to(v.dy.dtype) + added}))
+
+
 def by_torch(v: Values) -> Any:
-    """The composite of torch's elementwise operations."""
-    return by_blocks(tokens.by_torch)(unpacked(v))
+    """The operation composed of torch's elementwise operations."""
+    return composite(v, 0)
+
+
+def by_autograd(v: Values) -> Any:
+    """The same with a gradient of the values, which have none: dy, whose shape and dtype they have, stands for them."""
+    return composite(v, v.dy - v.dy.detach())
 
 
 def drop_in(v: Values) -> Any:
@@ -86,7 +97,7 @@ def cases(qdtype: str) -> Iterator[Case]:
         "(q - zero_point) * scale", reads=("q", "scale", "zero_point"), stored=stored,
     )  # fmt: skip
     yield Case(
-        "dequantize", f"gradients, {qdtype}", DequantizeBackwardPlan, made, describe, GRADIENTS, by_torch,
+        "dequantize", f"gradients, {qdtype}", DequantizeBackwardPlan, made, describe, GRADIENTS, by_autograd,
         "autograd of (q - zero_point) * scale", drop_in=drop_in, stored=stored,
     )  # fmt: skip
 
