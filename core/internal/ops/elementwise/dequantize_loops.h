@@ -204,7 +204,9 @@ FORWARD(f32, float, rintf)
 FORWARD(f64, double, rint)
 #undef FORWARD
 
-/* The same with a scale, and a zero point unless `shifted` is 0, for each element. */
+/* The same with a scale, and a zero point unless `shifted` is 0, for each element. The kind of the
+   quotient is chosen at run time: as a constant, it leaves branches in the loop, which is then not
+   vectorized. */
 #define EACH(suffix, type, round, magnitude, most) \
   TARGET INLINE void AT(dequantize_each_loop_##suffix)(type *y, const type *q, const type *scale, const type *zero, \
                                                        long n, int shifted) { \
@@ -217,12 +219,12 @@ FORWARD(f64, double, rint)
     else AT(dequantize_each_loop_##suffix)(y, q, scale, scale, n, 0); \
   } \
   TARGET INLINE void AT(fake_quantize_forward_each_loop_##suffix)(type *y, const type *x, const type *scale, \
-      const type *zero, sw_levels levels, long n, int shifted, int reciprocal) { \
+      const type *zero, sw_levels levels, long n, int shifted) { \
     const type low = (type)levels.low, high = (type)levels.high; \
     INDEPENDENT \
     for (long i = 0; i < n; i++) { \
-      const type s = scale[i], z = shifted ? zero[i] : 0; \
-      type t = round(RATIO(x[i], AT(quotient_of_##suffix)(s == 0 ? 1 : s, reciprocal))) + z; \
+      const type s = scale[i], z = shifted ? zero[i] : 0, divisor = s == 0 ? 1 : s; \
+      type t = round(levels.reciprocal ? x[i] * (1 / divisor) : x[i] / divisor) + z; \
       t = t < low ? low : t; \
       t = t > high ? high : t; \
       y[i] = (t - z) * s; \
@@ -230,18 +232,16 @@ FORWARD(f64, double, rint)
   } \
   TARGET static void AT(fake_quantize_forward_each_##suffix)(type *y, const type *x, const type *scale, \
       const type *zero, sw_levels levels, long n) { \
-    const type *z = zero ? zero : scale; \
-    if (levels.reciprocal) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, z, levels, n, zero != 0, 1); \
-    else if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, levels, n, 1, 0); \
-    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, levels, n, 0, 0); \
+    if (zero) AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, zero, levels, n, 1); \
+    else AT(fake_quantize_forward_each_loop_##suffix)(y, x, scale, scale, levels, n, 0); \
   } \
   TARGET INLINE void AT(fake_quantize_each_loop_##suffix)(type *restrict dx, double *restrict dscale, \
       double *restrict dzero, const type *dy, const type *x, const type *scale, const type *zero, sw_levels levels, \
-      long n, int scales, int shifts, int shifted, int reciprocal) { \
+      long n, int scales, int shifts, int shifted) { \
     const type low = (type)levels.low, high = (type)levels.high; \
     for (long i = 0; i < n; i++) { \
       const type g = dy[i], v = x[i], s = scale[i], z = shifted ? zero[i] : 0; \
-      const type quotient = RATIO(v, AT(quotient_of_##suffix)(s == 0 ? 0 : s, reciprocal)); \
+      const type divisor = s == 0 ? 0 : s, quotient = levels.reciprocal ? v * (1 / divisor) : v / divisor; \
       const type ratio = ((s == 0) & (v == 0)) ? 0 : quotient, whole = round(ratio), q = whole + z; \
       const int inside = (q >= low) & (q <= high); \
       type level = q < low ? low : q; \
@@ -258,20 +258,15 @@ FORWARD(f64, double, rint)
     const int shifted = zero != 0; \
     const type *z = shifted ? zero : scale; \
     const int form = (dscale != 0) * 4 + (dzero != 0) * 2 + shifted; \
-    if (levels.reciprocal) { \
-      AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, dscale != 0, dzero != 0, \
-                                           shifted, 1); \
-      return; \
-    } \
     switch (form) { \
-    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 0, 0); break; \
-    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 1, 0); break; \
+    case 0: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 0); break; \
+    case 1: AT(fake_quantize_each_loop_##suffix)(dx, 0, 0, dy, x, scale, z, levels, n, 0, 0, 1); break; \
     case 2: case 3: \
-      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, levels, n, 0, 1, shifted, 0); \
+      AT(fake_quantize_each_loop_##suffix)(dx, 0, dzero, dy, x, scale, z, levels, n, 0, 1, shifted); \
       break; \
-    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 0, 0); break; \
-    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 1, 0); break; \
-    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, 1, 1, shifted, 0); \
+    case 4: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 0); break; \
+    case 5: AT(fake_quantize_each_loop_##suffix)(dx, dscale, 0, dy, x, scale, z, levels, n, 1, 0, 1); break; \
+    default: AT(fake_quantize_each_loop_##suffix)(dx, dscale, dzero, dy, x, scale, z, levels, n, 1, 1, shifted); \
     } \
   }
 
