@@ -18,9 +18,9 @@ class DType(NamedTuple):
     code: int
     """DLPack's code of the type."""
     eps: float
-    """The distance from 1 to the next number of a float; 0 for an integer."""
+    """The distance from 1 to the next number of a float; 0 for an integer and for float8, which is only stored."""
     tiny: float
-    """The smallest positive number of a float that has all digits of the fraction; 0 for an integer."""
+    """The smallest positive number of a float that has all digits of the fraction; 0 for the others."""
 
 
 DTYPES = {

@@ -130,7 +130,7 @@ func (m *kernelModel) read() {
 	}
 }
 
-// kernelSet is the set of kernels of the engine to which a symbol belongs.
+// kernelSet is the operation of the engine to which a symbol belongs, and its set of kernels.
 func kernelSet(t testing.TB, symbol string) (*elementwise.Op, *elementwise.KernelSet) {
 	t.Helper()
 	for _, op := range elementwise.Ops {

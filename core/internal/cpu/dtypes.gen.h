@@ -5,7 +5,7 @@
 #define STERNWAY_DTYPES_H
 #include <stdint.h>
 
-/* Rows of tensor.DTypeRows, and the bytes of an element of each. */
+/* Rows of tensor.DTypeRows, and the bytes of an element of each; 0 if a byte holds several. */
 enum { DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16, DTYPE_i8, DTYPE_u8, DTYPE_i32, DTYPE_i64, DTYPE_e4m3, DTYPE_e5m2, DTYPE_i4, DTYPE_u4 };
 static const long DTYPE_SIZE[] __attribute__((unused)) = {4, 8, 2, 2, 1, 1, 4, 8, 1, 1, 0, 0};
 

@@ -90,7 +90,7 @@ func cDTypes() string {
 #define STERNWAY_DTYPES_H
 #include <stdint.h>
 
-/* Rows of tensor.DTypeRows, and the bytes of an element of each. */
+/* Rows of tensor.DTypeRows, and the bytes of an element of each; 0 if a byte holds several. */
 ` + numbers("enum", rowsOf(nil), func(suffix string) string { return "DTYPE_" + suffix }) +
 		"static const long DTYPE_SIZE[] __attribute__((unused)) = {" + strings.Join(sizes, ", ") + "};\n" + `
 /* X(suffix, type in memory, type of arithmetic) for each float. */
@@ -189,9 +189,9 @@ class DType(NamedTuple):
     code: int
     """DLPack's code of the type."""
     eps: float
-    """The distance from 1 to the next number of a float; 0 for an integer."""
+    """The distance from 1 to the next number of a float; 0 for an integer and for float8, which is only stored."""
     tiny: float
-    """The smallest positive number of a float that has all digits of the fraction; 0 for an integer."""
+    """The smallest positive number of a float that has all digits of the fraction; 0 for the others."""
 
 
 DTYPES = {
