@@ -105,6 +105,9 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 	if err := p.checkShape(o, t); err != nil {
 		return err
 	}
+	if o.Contiguous && !t.Contiguous() {
+		return errs.New(errs.Unsupported, op, o.Name, "contiguous", "strides "+tensor.ShapeText(t.ElementStrides())+" for shape "+tensor.ShapeText(t.Extents()), "")
+	}
 	if o.Out {
 		if t.ReadOnly != 0 {
 			return errs.New(errs.InvalidProblem, op, o.Name, "writable", "a read-only array", "")

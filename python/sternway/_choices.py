@@ -13,6 +13,7 @@ from ._kinds import ScanKind
 QuantizedName = Literal["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"]
 FloatName = Literal["float32", "float64", "float16", "bfloat16"]
 IndexName = Literal["int32", "int64"]
+Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
 BagMode = Literal["sum", "mean", "max"]
 Pairing = Literal["interleaved", "half"]
 Angle = Literal["float64", "float32"]
@@ -43,12 +44,14 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "embedding_backward": {
         "dtype": get_args(FloatName),
         "index_dtype": get_args(IndexName),
+        "optimizer": get_args(Optimizer),
     },
     "embedding_bag_backward": {
         "dtype": get_args(FloatName),
         "mode": get_args(BagMode),
         "index_dtype": get_args(IndexName),
         "offset_dtype": get_args(IndexName),
+        "optimizer": get_args(Optimizer),
     },
     "fake_quantize": {
         "dtype": get_args(FloatName),

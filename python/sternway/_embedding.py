@@ -13,7 +13,7 @@ from ._descriptor import Descriptor
 from ._embedding_bag import _flag, embedding_bag_backward
 from ._lent import Lent
 from ._operands import refuse_recorded
-from ._types import ArrayT, DLPackArray, FloatDType, IndexDType
+from ._types import ArrayT, DLPackArray, FloatDType, IndexDType, Optimizer
 
 __all__ = ["EmbeddingBackwardDescriptor", "EmbeddingBackwardPlan", "embedding_backward"]
 
@@ -29,6 +29,7 @@ class EmbeddingBackwardDescriptor(Descriptor):
         index_dtype: the dtype of indices: int32 or int64.
         padding_idx: a row that is not counted; a negative one counts from the end. None: there is none.
         scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
+        optimizer, stochastic_rounding: as of :class:`EmbeddingBagBackwardDescriptor`.
 
     Raises:
         InvalidProblemError: a field of another type. ``EmbeddingBackwardPlan.select`` checks numbers and shapes.
@@ -50,6 +51,8 @@ class EmbeddingBackwardDescriptor(Descriptor):
     index_dtype: IndexDType = "int64"
     padding_idx: int | None = None
     scale_grad_by_freq: bool = False
+    optimizer: Optimizer | None = None
+    stochastic_rounding: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,6 +70,8 @@ class EmbeddingBackwardPlan(_plan.Plan[EmbeddingBackwardDescriptor]):
         dy: input [N, D], the upstream gradient.
         indices: input [N], rows of weight, of the descriptor's ``index_dtype``.
         dweight: output [V, D]. Each row is written once, rows of zeros included.
+        weight, options, sum, exp_avg, exp_avg_sq: in place of dweight with an optimizer, as of
+            :class:`EmbeddingBagBackwardPlan`.
 
     A row of dweight is summed in the order of its positions, so the bits repeat from run to run. Extents are 64-bit on the
     CPU. On a GPU each is less than 2^31 - 1, and ``select`` raises UnsupportedError for more.

@@ -11,7 +11,7 @@ from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, producer, require_array
 from ._descriptor import Descriptor
 from ._sku import PlanPreference
-from ._types import ArrayT, BagMode, DLPackArray, FloatDType, IndexDType
+from ._types import ArrayT, BagMode, DLPackArray, FloatDType, IndexDType, Optimizer
 
 __all__ = [
     "EmbeddingBagBackwardDescriptor",
@@ -37,6 +37,9 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
         padding_idx: a row that is not counted; a negative one counts from the end. None: there is none.
         include_last_offset: True: offsets has one more element, the end of the last bag.
         scale_grad_by_freq: True: divide the gradient of a row by the number of its positions; not with mode "max".
+        optimizer: "sgd", "adagrad", "rowwise_adagrad" or "adam": the run updates the rows of weight that are used, and has no
+            dweight. None: it writes dweight.
+        stochastic_rounding: True: an optimizer rounds a float16 or bfloat16 table at random, with the exact number as the mean.
 
     Raises:
         InvalidProblemError: a field of another type. ``EmbeddingBagBackwardPlan.select`` checks numbers and shapes.
@@ -65,6 +68,8 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
     padding_idx: int | None = None
     include_last_offset: bool = False
     scale_grad_by_freq: bool = False
+    optimizer: Optimizer | None = None
+    stochastic_rounding: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,6 +93,19 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
         weight: input [V, D]; needed for d_per_sample_weights.
         dweight: output [V, D]; may be left out. Each row is written once, rows of zeros included.
         d_per_sample_weights: output [N] or [B, N / B], in ``dtype`` or float32; only with mode "sum"; may be left out.
+
+    With an optimizer there is no dweight, and all of these are contiguous:
+        weight: input and output [V, D]: each row of a counted index is updated, the others are left alone. d_per_sample_weights
+            is of weight before the update.
+        options: input and output [10], float64 on the plan's device: lr, eps, weight_decay, beta1, beta2, grad_scale, step,
+            step_size, seed, draw. A run adds 1 to step (of "adam", 0 at first) and to draw (of the random numbers of
+            stochastic rounding), and writes step_size.
+        sum: input and output, the state of "adagrad" [V, D] and of "rowwise_adagrad" [V]; float64 for a float64 table, else
+            float32, as are
+        exp_avg, exp_avg_sq: input and output [V, D], the states of "adam".
+
+    The gradient g of a row is divided by grad_scale, then weight_decay times the row is added. The rules are those of
+    torch.optim.SGD, Adagrad and SparseAdam; "rowwise_adagrad" adds the mean of g^2 to the one number of a row.
 
     A row of dweight is summed in the order of its positions, so the bits repeat from run to run. No kernel uses atomic
     additions: ``PlanPreference(deterministic=False)`` selects the same one. Extents are 64-bit on the CPU. On a GPU each is

@@ -13,6 +13,7 @@ from ._choices import BagMode as BagMode
 from ._choices import FloatName as FloatName
 from ._choices import IndexName as IndexName
 from ._choices import Layout as Layout
+from ._choices import Optimizer as Optimizer
 from ._choices import Pairing as Pairing
 from ._choices import QuantizedName as QuantizedName
 from ._choices import Tie as Tie

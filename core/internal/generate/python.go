@@ -24,7 +24,7 @@ from ._kinds import ScanKind
 
 // typeOfField is the type in Python of the names that a field takes.
 var typeOfField = map[string]string{
-	"kind": "ScanKind", "tie": "Tie", "mode": "BagMode",
+	"kind": "ScanKind", "tie": "Tie", "mode": "BagMode", "optimizer": "Optimizer",
 	"pairing": "Pairing", "angle": "Angle", "layout": "Layout",
 	"dtype": "FloatName", "scale_dtype": "FloatName", "state_dtype": "FloatName", "qdtype": "QuantizedName",
 	"index_dtype": "IndexName", "offset_dtype": "IndexName",

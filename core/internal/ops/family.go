@@ -197,12 +197,13 @@ func (p *Problem) Op() string { return p.Family.Op(p.Kind) }
 
 // Operand is one row of a problem's operand list.
 type Operand struct {
-	Name     string
-	Out      bool
-	Optional bool
-	DTypes   []tensor.DType
-	Like     string    // "like dy": the reason for the dtype, for messages
-	Shapes   [][]int64 // accepted shapes; AnyExtent accepts any extent
+	Name       string
+	Out        bool
+	Optional   bool
+	Contiguous bool // other layouts are refused
+	DTypes     []tensor.DType
+	Like       string    // "like dy": the reason for the dtype, for messages
+	Shapes     [][]int64 // accepted shapes; AnyExtent accepts any extent
 }
 
 // Program is the part of a plan that runs checked operands on the host, or launches CUDA kernels

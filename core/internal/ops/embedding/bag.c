@@ -1,4 +1,7 @@
 /* The loops of embedding bags (bag.h), for each processor. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-math-errno") /* otherwise loops that call sqrt are not vectorized */
+#endif
 #include "bag.h"
 
 #include <math.h>
@@ -15,6 +18,7 @@ static char *row_of(const sw_bag_out *out, long row) {
 
 /* Clears `count` adjacent rows. */
 static void store_zeros(const sw_bag_out *out, long row, long count) {
+  if (out->update) return; /* no index names them */
   long n = out->columns, size = DTYPE_SIZE[out->narrow];
   char *to = row_of(out, row);
   if (out->column == 1 && out->row == n) {

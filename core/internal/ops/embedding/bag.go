@@ -31,7 +31,9 @@ import (
 // max_indices? [NumBags, EmbeddingDim] (max; the argmax that the forward saved: per element an
 // index of its bag, or -1), weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings,
 // EmbeddingDim], d_per_sample_weights? [TotalIndices] or, row by row, [NumBags, TotalIndices /
-// NumBags] (sum; of DType or float32; needs weight).
+// NumBags] (sum; of DType or float32; needs weight). With an optimizer, weight [NumEmbeddings,
+// EmbeddingDim] and options are outputs in the places of weight and dweight, and states follow (see
+// Learning); d_per_sample_weights is of weight before the update.
 type EmbeddingBagBackward struct {
 	NumEmbeddings     int64         `json:"num_embeddings"`
 	EmbeddingDim      int64         `json:"embedding_dim"`
@@ -44,6 +46,7 @@ type EmbeddingBagBackward struct {
 	PaddingIdx        *int64        `json:"padding_idx"`  // in [-NumEmbeddings, NumEmbeddings); negative: from the end; nil: none
 	IncludeLastOffset bool          `json:"include_last_offset"`
 	ScaleGradByFreq   bool          `json:"scale_grad_by_freq"`
+	Learning
 }
 
 // Names of the kernels of embedding bags.
@@ -58,11 +61,12 @@ var embeddingBag = ops.Register(&ops.Family{
 	Required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"},
 	Choices: []ops.Choice{
 		ops.DTypes("dtype", tensor.Floats), ops.Words("mode", BagModes...), ops.DTypes("index_dtype", indexDTypes), ops.DTypes("offset_dtype", indexDTypes),
+		ops.Words("optimizer", Optimizers...),
 	},
 	Decode: ops.DecodeAs[EmbeddingBagBackward],
 })
 
-// Indices of the operands.
+// The operands of all families of embedding bags. bagOperands says where a problem has them.
 const (
 	bagDy = iota
 	bagIndices
@@ -72,7 +76,44 @@ const (
 	bagWeight
 	bagDweight
 	BagDsample
+	bagOptions
+	bagState
+	bagState2
+	numBagOperands
 )
+
+// noOperand is the place of an operand that a problem does not have.
+const noOperand = -1
+
+// bagOperands are the places of the operands of embedding bags among the operands of a problem.
+type bagOperands [numBagOperands]int
+
+// operandsOf are the places of the operands, which are found by name.
+func operandsOf(problem *ops.Problem) (places bagOperands) {
+	for i, names := range [numBagOperands][]string{
+		bagDy: {"dy"}, bagIndices: {"indices"}, bagOffsets: {"offsets"}, BagSampleWeights: {"per_sample_weights"},
+		BagMaxIndices: {"max_indices"}, bagWeight: {"weight"}, bagDweight: {"dweight"}, BagDsample: {"d_per_sample_weights"},
+		bagOptions: {"options"}, bagState: {"sum", "exp_avg"}, bagState2: {"exp_avg_sq"},
+	} {
+		places[i] = slices.IndexFunc(problem.Operands, func(o ops.Operand) bool { return slices.Contains(names, o.Name) })
+	}
+	if places[bagOptions] != noOperand { // the rows of the table take the place of their gradients
+		places[bagDweight] = places[bagWeight]
+	}
+	return places
+}
+
+// bagArgs are operands of the program's problem in the order of bagOperands. Operands that the
+// problem does not have are absent.
+func (p *BagProgram) bagArgs(args []tensor.Tensor) []tensor.Tensor {
+	all := make([]tensor.Tensor, numBagOperands)
+	for i, at := range p.operands {
+		if at != noOperand {
+			all[i] = args[at]
+		}
+	}
+	return all
+}
 
 // BagModes are the reductions of embedding bags.
 var BagModes = []string{"sum", "mean", "max"}
@@ -123,18 +164,24 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 	if d.NumBags == 0 && d.TotalIndices == 0 || d.NumBags > 0 && d.TotalIndices%d.NumBags == 0 {
 		dsample = append(dsample, rectangle)
 	}
+	table := []ops.Operand{
+		{Name: "weight", Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
+		{Name: "dweight", Out: true, Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
+	}
+	if d.learns() {
+		table = d.tableOperands(weight, d.DType)
+	}
 	return &ops.Problem{
 		Family: embeddingBag, Element: d.DType, Aux: d.IndexDType.String(), Traffic: d.traffic(),
-		Operands: []ops.Operand{
+		Operands: slices.Concat([]ops.Operand{
 			{Name: "dy", DTypes: element, Like: said, Shapes: [][]int64{dy}},
 			{Name: "indices", DTypes: index, Like: said, Shapes: [][]int64{flat}},
 			{Name: "offsets", DTypes: []tensor.DType{offsetDType}, Like: said, Shapes: [][]int64{offsets}},
 			{Name: "per_sample_weights", Optional: true, DTypes: sample, Like: sampleLike, Shapes: [][]int64{flat}},
 			{Name: "max_indices", Optional: true, DTypes: argmaxDTypes, Shapes: [][]int64{dy}},
-			{Name: "weight", Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
-			{Name: "dweight", Out: true, Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
+		}, table, []ops.Operand{
 			{Name: "d_per_sample_weights", Out: true, Optional: true, DTypes: sample, Like: sampleLike, Shapes: dsample},
-		},
+		}, d.stateOperands(weight, d.DType)),
 		CheckPresence: d.checkPresence,
 		CheckValues:   d.checkValues,
 		Compile:       d.compile,
@@ -146,6 +193,9 @@ func (d EmbeddingBagBackward) checkOptions() error {
 	if !slices.Contains(BagModes, d.Mode) {
 		return errs.New(errs.Unsupported, op, "mode", errs.OrList(BagModes), fmt.Sprintf("%q", errs.Clip(d.Mode)), "")
 	}
+	if err := d.checkLearning(op, d.DType); err != nil {
+		return err
+	}
 	if d.Mode == "max" && d.ScaleGradByFreq {
 		return errs.New(errs.Unsupported, op, "scale_grad_by_freq", "false in mode max", "true", "")
 	}
@@ -156,9 +206,14 @@ func (d EmbeddingBagBackward) checkOptions() error {
 func (d EmbeddingBagBackward) Padding() int64 { return ops.PaddingRow(d.PaddingIdx, d.NumEmbeddings) }
 
 // traffic is the ideal memory traffic in bytes: dweight written, dy read, and per index one read
-// and one sort pass.
+// and one sort pass. With an optimizer, each index has a row of its own, which is read and written,
+// as are its states.
 func (d EmbeddingBagBackward) traffic() int64 {
-	high, elements := bits.Mul64(uint64(d.NumEmbeddings+d.NumBags), uint64(d.EmbeddingDim))
+	rows := d.NumEmbeddings
+	if d.learns() {
+		rows = min(rows, d.TotalIndices) * int64(2+2*len(stateNames[d.Optimizer]))
+	}
+	high, elements := bits.Mul64(uint64(rows+d.NumBags), uint64(d.EmbeddingDim))
 	if high != 0 || elements > math.MaxInt64/16 {
 		return 0
 	}
@@ -167,8 +222,9 @@ func (d EmbeddingBagBackward) traffic() int64 {
 
 func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	op, given := embeddingBag.Name, func(i int) bool { return args[i].Given() }
+	writesRows := d.learns() || given(bagDweight)
 	switch {
-	case !given(bagDweight) && !given(BagDsample):
+	case !writesRows && !given(BagDsample):
 		return errs.New(errs.InvalidProblem, op, "dweight or d_per_sample_weights", "given", "nothing", "")
 	case d.Mode != "sum" && given(BagSampleWeights):
 		return errs.New(errs.InvalidProblem, op, "per_sample_weights", "left out in mode "+d.Mode, "an operand", `only mode "sum" has weights for samples`)
@@ -176,7 +232,7 @@ func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 		return errs.New(errs.InvalidProblem, op, "d_per_sample_weights", "left out in mode "+d.Mode, "an operand", `only mode "sum" has weights for samples`)
 	case d.Mode != "max" && given(BagMaxIndices):
 		return errs.New(errs.InvalidProblem, op, "max_indices", "left out in mode "+d.Mode, "an operand", "")
-	case d.Mode == "max" && given(bagDweight) && !given(BagMaxIndices):
+	case d.Mode == "max" && writesRows && !given(BagMaxIndices):
 		return errs.New(errs.InvalidProblem, op, "max_indices", "given in mode max", "nothing", "the forward returns them")
 	case given(BagDsample) && !given(bagWeight):
 		return errs.New(errs.InvalidProblem, op, "weight", "given for d_per_sample_weights", "nothing", "")

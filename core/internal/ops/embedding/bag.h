@@ -4,10 +4,22 @@
 
 /* Addresses are integers (see sw_factor in cpu/vector.h). Dtypes are rows of tensor.DTypeRows. */
 
-/* Rows of an output, of the dtype `narrow`. single: scratch for two rows of
-   float32. */
+/* The optimizer that updates the rows of an output, contiguous ones (learning.go). The states have
+   the type of arithmetic, and begin at the first row of the output; an optimizer with fewer states
+   has 0 in their place. by_row: the state has one number for each row. stochastic: 16-bit rows are
+   rounded at random; stream, first_row: the start of the random numbers, and the number of the first
+   row in the table. scratch: two rows of float64. */
 typedef struct {
-  uintptr_t data, single;
+  double lr, eps, weight_decay, beta1, beta2, grad_scale, step_size;
+  uintptr_t state, state2, scratch;
+  uint64_t stream;
+  long first_row, by_row, stochastic;
+} sw_bag_update;
+
+/* Rows of an output, of the dtype `narrow`. single: scratch for two rows of float32. update: an
+   sw_bag_update, by which rows are updated in place of being stored, or 0. */
+typedef struct {
+  uintptr_t data, single, update;
   long row, column, rows, columns, narrow; /* the first two are strides */
 } sw_bag_out;
 
@@ -32,7 +44,8 @@ void sw_bag_rows_f32_wide(const sw_bag_rows *);
 void sw_bag_rows_f64_wide(const sw_bag_rows *);
 
 /* Element `at` of the rows is a sum of the values of its terms, computed in float64: sums and, for
-   values of float64, lost are scratch for all rows. */
+   values of float64, lost are scratch for all rows. used: scratch of a byte for each row if rows are
+   updated. */
 typedef struct { uint32_t at; float value; } sw_bag_term_f32;
 typedef struct { uint32_t at; double value; } sw_bag_term_f64;
 typedef struct { uint64_t at; float value; } sw_bag_term_f32_wide;
@@ -40,7 +53,7 @@ typedef struct { uint64_t at; double value; } sw_bag_term_f64_wide;
 
 typedef struct {
   sw_bag_out out;
-  uintptr_t terms, sums, lost;
+  uintptr_t terms, sums, lost, used;
   long n;
 } sw_bag_terms;
 

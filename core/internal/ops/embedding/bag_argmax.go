@@ -113,6 +113,10 @@ func (h *hostBags[N]) sumTerms(w *bagWorker[N], first, end N, row, rows int64) {
 	w.sums = grow(w.sums, rows*h.EmbeddingDim)
 	c := &w.sumTerms
 	*c = C.sw_bag_terms{out: out, sums: addressOf(w.sums), n: C.long(end - first)}
+	if h.learns() {
+		w.used = grow(w.used, rows)
+		c.used = addressOf(w.used)
+	}
 	if h.DType == tensor.Float64 {
 		w.lost = grow(w.lost, rows*h.EmbeddingDim)
 		c.terms, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)

@@ -1,6 +1,7 @@
 package embedding
 
 // #cgo CFLAGS: -O2
+// #cgo LDFLAGS: -lm
 // #include "bag.h"
 import "C"
 
@@ -38,8 +39,11 @@ type occurrence[N number] struct{ row, bag N }
 type bagWorker[N number] struct {
 	rows, bags, begin           []N
 	scales, scratch, sums, lost []float64
+	wide                        []float64 // optimizer: a row of the table, and its gradient
 	single, copied              []float32
 	block64                     cpu.Block[float64]
+	used                        []byte // mode max: rows with a term
+	update                      C.sw_bag_update
 	sumRows                     C.sw_bag_rows
 	sumTerms                    C.sw_bag_terms
 	dots                        C.sw_bag_dots
@@ -87,6 +91,9 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	}
 	if args[BagDsample].Given() {
 		h.sampleWeights()
+	}
+	if h.learns() {
+		advance(unsafe.Slice((*float64)(cpu.Pointer(args[bagOptions].Data)), len(Options)))
 	}
 	switch {
 	case weight && h.Mode == "max":
@@ -237,7 +244,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 // rowsOut describes adjacent rows of dweight to the C loops.
 func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	t := &h.args[bagDweight]
-	w.single = grow(w.single, 2*h.EmbeddingDim)
+	w.single, w.wide = grow(w.single, 2*h.EmbeddingDim), grow(w.wide, 2*h.EmbeddingDim)
 	out := C.sw_bag_out{
 		data: C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size())), single: addressOf(w.single),
 		row: C.long(t.Strides[0]), column: C.long(t.Strides[1]), rows: C.long(rows), columns: C.long(h.EmbeddingDim), narrow: C.long(t.DType.Row()),
@@ -245,5 +252,29 @@ func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	if h.EmbeddingDim == 1 {
 		out.column = 1
 	}
+	if h.learns() {
+		h.setUpdate(w, row)
+		out.update = C.uintptr_t(uintptr(unsafe.Pointer(&w.update)))
+	}
 	return out
+}
+
+// setUpdate describes the optimizer of adjacent rows, of which `row` is the first, to the C loops.
+func (h *hostBags[N]) setUpdate(w *bagWorker[N], row int64) {
+	o := unsafe.Slice((*float64)(cpu.Pointer(h.args[bagOptions].Data)), len(Options))
+	state := func(i int) C.uintptr_t {
+		t := &h.args[i]
+		if !t.Given() {
+			return 0
+		}
+		return C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size()))
+	}
+	w.update = C.sw_bag_update{
+		lr: C.double(o[optionLr]), eps: C.double(o[optionEps]), weight_decay: C.double(o[optionWeightDecay]),
+		beta1: C.double(o[optionBeta1]), beta2: C.double(o[optionBeta2]),
+		grad_scale: C.double(o[optionGradScale]), step_size: C.double(o[optionStepSize]),
+		state: state(bagState), state2: state(bagState2), scratch: addressOf(w.wide),
+		stream: C.uint64_t(randomStream(o)), first_row: C.long(row),
+		by_row: C.long(flagWord(h.isRowwise())), stochastic: C.long(flagWord(h.StochasticRounding)),
+	}
 }

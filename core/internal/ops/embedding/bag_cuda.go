@@ -17,7 +17,7 @@ import (
 // in the order of positions, so all kernels are deterministic.
 type BagProgram struct {
 	EmbeddingBagBackward
-	operands     *bagOperands
+	operands     bagOperands
 	padding      int64 // row that does not count, or -1
 	cuda         bool
 	Wide         bool // CPU: 64-bit rows, bags and positions
@@ -31,16 +31,19 @@ func (d EmbeddingBagBackward) compile(problem *ops.Problem, numSMs int, cuda boo
 			return nil, err
 		}
 	}
-	return d.program(problem.Op(), &operandsOfBags, numSMs, cuda, preference)
+	return d.program(problem, numSMs, cuda, preference)
 }
 
 // program selects the kernel.
-func (d EmbeddingBagBackward) program(op string, operands *bagOperands, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	p := &BagProgram{EmbeddingBagBackward: d, operands: operands, padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
+func (d EmbeddingBagBackward) program(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	if cuda && d.learns() {
+		return nil, errs.New(errs.Unsupported, problem.Op(), "optimizer", "left out on a GPU", d.Optimizer, "")
+	}
+	p := &BagProgram{EmbeddingBagBackward: d, operands: operandsOf(problem), padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
 	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile
 	if preference.Kernel == KernelSingleLaunch && !fits {
 		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU", KernelSorted, BagTile)
-		return nil, errs.New(errs.Unsupported, op, "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
+		return nil, errs.New(errs.Unsupported, problem.Op(), "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
 	p.singleLaunch = fits && (preference.Kernel == KernelSingleLaunch || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))

@@ -26,99 +26,6 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
   if ((char *)single != to) store_single(out, row, single);
 }
 
-/* name: of the functions; suffix, type: what they add; index: numbers of bags, entries and
-   elements. */
-#define BAG_ROWS(name, suffix, type, index) \
-  TARGET INLINE void AT(bag_tile_##name)(double *out, const type *dy, long step, const index *bags, \
-                                         const double *scales, long of_bags, long n, long count) { \
-    double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
-    for (long e = 0; e < n; e++) { \
-      const type *x = dy + (long)bags[e] * step; \
-      double scale = scales ? scales[of_bags ? (long)bags[e] : e] : 1; \
-      for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], (double)x[i] * scale); \
-    } \
-    for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
-  } \
-  TARGET static __attribute__((noinline)) void AT(bag_few_##name)(double *out, const type *dy, long step, \
-      const index *bags, const double *scales, long of_bags, long n, long count) { \
-    AT(bag_tile_##name)(out, dy, step, bags, scales, of_bags, n, count); \
-  } \
-  /* Sums n rows of dy in at most 16 bits. They are converted here, as nothing else reads them. */ \
-  TARGET static __attribute__((noinline)) void AT(bag_narrow_##name)(const sw_bag_rows *b, double *restrict sum, \
-      const index *bags, const double *scales, long n) { \
-    long columns = b->out.columns; \
-    memset(sum, 0, columns * sizeof(double)); \
-    for (long e = 0; e < n; e++) { \
-      const char *row = (const char *)b->dy + (long)bags[e] * b->dy_bag * DTYPE_SIZE[b->dy_narrow]; \
-      const float *restrict x = single_row(b->dy_narrow, row, (float *)b->out.single, columns); \
-      double scale = scales ? scales[b->of_bags ? (long)bags[e] : e] : 1; \
-      for (long i = 0; i < columns; i++) sum[i] += (double)x[i] * scale; \
-    } \
-  } \
-  TARGET static void AT(bag_rows_##name)(const sw_bag_rows *b) { \
-    const index *bags = (const index *)b->bags, *begin = (const index *)b->begin; \
-    const double *scales = (const double *)b->scales; \
-    const type *dy = (const type *)b->dy; \
-    double *scratch = (double *)b->scratch; \
-    long rows = b->out.rows, columns = b->out.columns; \
-    for (long row = 0; row < rows; row++) { \
-      long first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
-      if (n == 0) { \
-        long last = row; \
-        while (last + 1 < rows && begin[last + 2] == begin[row]) last++; \
-        store_zeros(&b->out, row, last + 1 - row); \
-        row = last; \
-        continue; \
-      } \
-      const double *s = scales && !b->of_bags ? scales + first : scales; \
-      if (b->dy_narrow && n == 1 && !s && b->out.column == 1) { /* a row of one summand is that summand */ \
-        long size = DTYPE_SIZE[b->dy_narrow]; \
-        memcpy(row_of(&b->out, row), (const char *)b->dy + (long)bags[first] * b->dy_bag * size, columns * size); \
-        continue; \
-      } \
-      if (b->dy_narrow) AT(bag_narrow_##name)(b, scratch, bags + first, s, n), i = columns; \
-      for (; i + AT(BAG_TILE) <= columns; i += AT(BAG_TILE)) \
-        AT(bag_tile_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
-      if (i < columns) AT(bag_few_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, \
-                                          columns - i); \
-      if (b->by_frequency && n > 1) for (i = 0; i < columns; i++) scratch[i] /= (double)n; \
-      AT(store_row)(&b->out, row, scratch); \
-    } \
-  } \
-  TARGET static void AT(bag_terms_##name)(const sw_bag_terms *b) { \
-    const sw_bag_term_##name *terms = (const sw_bag_term_##name *)b->terms; \
-    double *restrict sums = (double *)b->sums, *restrict lost = (double *)b->lost; \
-    long columns = b->out.columns, all = b->out.rows * columns; \
-    memset(sums, 0, all * sizeof(double)); \
-    if (lost) memset(lost, 0, all * sizeof(double)); \
-    for (long e = 0; e < b->n; e++) ADD_##suffix(sums[terms[e].at], lost[terms[e].at], (double)terms[e].value); \
-    if (lost) for (long i = 0; i < all; i++) sums[i] = WHOLE_##suffix(sums[i], lost[i]); \
-    for (long row = 0; row < b->out.rows; row++) AT(store_row)(&b->out, row, sums + row * columns); \
-  }
-
-BAG_ROWS(f32, f32, float, uint32_t)
-BAG_ROWS(f64, f64, double, uint32_t)
-BAG_ROWS(f32_wide, f32, float, uint64_t)
-BAG_ROWS(f64_wide, f64, double, uint64_t)
-#undef BAG_ROWS
-#undef ADD_f32
-#undef ADD_f64
-#undef WHOLE_f32
-#undef WHOLE_f64
-
-/* A row of dy in float64. All positions of a bag use it, so it is converted once per bag. */
-TARGET static const double *AT(wide_f32)(const sw_bag_dots *b, long bag, double *restrict wide, float *single) {
-  long start = bag * b->dy_bag * DTYPE_SIZE[b->dy_narrow];
-  const float *row = single_row(b->dy_narrow, (const char *)b->dy + start, single, b->columns);
-  for (long i = 0; i < b->columns; i++) wide[i] = (double)row[i];
-  return wide;
-}
-
-TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double *wide, float *single) {
-  (void)wide, (void)single;
-  return (const double *)b->dy + bag * b->dy_bag;
-}
-
 /* The sum of 16 lanes, each with every 16th of n products: lane j goes to lane j + 8, then 4, 2, 1.
    The compiler needs twice as many instructions for it as AVX-512 has. */
 #if VECTOR == 512
@@ -171,6 +78,111 @@ DOTS(f64, double)
 #undef LANES
 #undef EIGHT_f32
 #undef EIGHT_f64
+
+#include "update_loops.h"
+
+/* Stores a row of sums, or updates it by an optimizer. */
+TARGET static void AT(finish_row)(const sw_bag_out *out, long row, const double *sum) {
+  if (out->update) AT(update_row)(out, row, sum);
+  else AT(store_row)(out, row, sum);
+}
+
+/* name: of the functions; suffix, type: what they add; index: numbers of bags, entries and
+   elements. */
+#define BAG_ROWS(name, suffix, type, index) \
+  TARGET INLINE void AT(bag_tile_##name)(double *out, const type *dy, long step, const index *bags, \
+                                         const double *scales, long of_bags, long n, long count) { \
+    double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
+    for (long e = 0; e < n; e++) { \
+      const type *x = dy + (long)bags[e] * step; \
+      double scale = scales ? scales[of_bags ? (long)bags[e] : e] : 1; \
+      for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], (double)x[i] * scale); \
+    } \
+    for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
+  } \
+  TARGET static __attribute__((noinline)) void AT(bag_few_##name)(double *out, const type *dy, long step, \
+      const index *bags, const double *scales, long of_bags, long n, long count) { \
+    AT(bag_tile_##name)(out, dy, step, bags, scales, of_bags, n, count); \
+  } \
+  /* Sums n rows of dy in at most 16 bits. They are converted here, as nothing else reads them. */ \
+  TARGET static __attribute__((noinline)) void AT(bag_narrow_##name)(const sw_bag_rows *b, double *restrict sum, \
+      const index *bags, const double *scales, long n) { \
+    long columns = b->out.columns; \
+    memset(sum, 0, columns * sizeof(double)); \
+    for (long e = 0; e < n; e++) { \
+      const char *row = (const char *)b->dy + (long)bags[e] * b->dy_bag * DTYPE_SIZE[b->dy_narrow]; \
+      const float *restrict x = single_row(b->dy_narrow, row, (float *)b->out.single, columns); \
+      double scale = scales ? scales[b->of_bags ? (long)bags[e] : e] : 1; \
+      for (long i = 0; i < columns; i++) sum[i] += (double)x[i] * scale; \
+    } \
+  } \
+  TARGET static void AT(bag_rows_##name)(const sw_bag_rows *b) { \
+    const index *bags = (const index *)b->bags, *begin = (const index *)b->begin; \
+    const double *scales = (const double *)b->scales; \
+    const type *dy = (const type *)b->dy; \
+    double *scratch = (double *)b->scratch; \
+    long rows = b->out.rows, columns = b->out.columns; \
+    for (long row = 0; row < rows; row++) { \
+      long first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
+      if (n == 0) { \
+        long last = row; \
+        while (last + 1 < rows && begin[last + 2] == begin[row]) last++; \
+        store_zeros(&b->out, row, last + 1 - row); \
+        row = last; \
+        continue; \
+      } \
+      const double *s = scales && !b->of_bags ? scales + first : scales; \
+      if (b->dy_narrow && n == 1 && !s && b->out.column == 1 && !b->out.update) { /* a row of one summand is that summand */ \
+        long size = DTYPE_SIZE[b->dy_narrow]; \
+        memcpy(row_of(&b->out, row), (const char *)b->dy + (long)bags[first] * b->dy_bag * size, columns * size); \
+        continue; \
+      } \
+      if (b->dy_narrow) AT(bag_narrow_##name)(b, scratch, bags + first, s, n), i = columns; \
+      for (; i + AT(BAG_TILE) <= columns; i += AT(BAG_TILE)) \
+        AT(bag_tile_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
+      if (i < columns) AT(bag_few_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, \
+                                          columns - i); \
+      if (b->by_frequency && n > 1) for (i = 0; i < columns; i++) scratch[i] /= (double)n; \
+      AT(finish_row)(&b->out, row, scratch); \
+    } \
+  } \
+  TARGET static void AT(bag_terms_##name)(const sw_bag_terms *b) { \
+    const sw_bag_term_##name *terms = (const sw_bag_term_##name *)b->terms; \
+    double *restrict sums = (double *)b->sums, *restrict lost = (double *)b->lost; \
+    long columns = b->out.columns, all = b->out.rows * columns; \
+    memset(sums, 0, all * sizeof(double)); \
+    if (lost) memset(lost, 0, all * sizeof(double)); \
+    for (long e = 0; e < b->n; e++) ADD_##suffix(sums[terms[e].at], lost[terms[e].at], (double)terms[e].value); \
+    if (lost) for (long i = 0; i < all; i++) sums[i] = WHOLE_##suffix(sums[i], lost[i]); \
+    char *used = (char *)b->used; \
+    if (used) memset(used, 0, b->out.rows); \
+    for (long e = 0; used && e < b->n; e++) used[(long)terms[e].at / columns] = 1; \
+    for (long row = 0; row < b->out.rows; row++) \
+      if (!used || used[row]) AT(finish_row)(&b->out, row, sums + row * columns); \
+  }
+
+BAG_ROWS(f32, f32, float, uint32_t)
+BAG_ROWS(f64, f64, double, uint32_t)
+BAG_ROWS(f32_wide, f32, float, uint64_t)
+BAG_ROWS(f64_wide, f64, double, uint64_t)
+#undef BAG_ROWS
+#undef ADD_f32
+#undef ADD_f64
+#undef WHOLE_f32
+#undef WHOLE_f64
+
+/* A row of dy in float64. All positions of a bag use it, so it is converted once per bag. */
+TARGET static const double *AT(wide_f32)(const sw_bag_dots *b, long bag, double *restrict wide, float *single) {
+  long start = bag * b->dy_bag * DTYPE_SIZE[b->dy_narrow];
+  const float *row = single_row(b->dy_narrow, (const char *)b->dy + start, single, b->columns);
+  for (long i = 0; i < b->columns; i++) wide[i] = (double)row[i];
+  return wide;
+}
+
+TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double *wide, float *single) {
+  (void)wide, (void)single;
+  return (const double *)b->dy + bag * b->dy_bag;
+}
 
 /* Stores dots in the output, where they may span several rows. */
 TARGET static void AT(store_dots)(const sw_bag_dots *b) {

@@ -21,7 +21,8 @@ import (
 // order of positions.
 //
 // Operands: dy [NumIndices, EmbeddingDim], indices [NumIndices] -> dweight [NumEmbeddings,
-// EmbeddingDim].
+// EmbeddingDim]; with an optimizer, in place of dweight, weight [NumEmbeddings, EmbeddingDim],
+// options and states (see Learning).
 type EmbeddingBackward struct {
 	NumEmbeddings   int64        `json:"num_embeddings"`
 	EmbeddingDim    int64        `json:"embedding_dim"`
@@ -30,13 +31,15 @@ type EmbeddingBackward struct {
 	IndexDType      tensor.DType `json:"index_dtype"` // int32 or int64
 	PaddingIdx      *int64       `json:"padding_idx"` // in [-NumEmbeddings, NumEmbeddings); negative: from the end; nil: none
 	ScaleGradByFreq bool         `json:"scale_grad_by_freq"`
+	Learning
 }
 
 // The kernels are those of embedding bags: an image of its own would hold the same code again.
 var embedding = ops.Register(&ops.Family{
 	Name: "embedding_backward", Category: embeddingBag.Category, Image: embeddingBag.Image, Kinds: embeddingBag.Kinds,
 	Required: []string{"num_embeddings", "embedding_dim", "num_indices", "dtype"},
-	Choices:  []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("index_dtype", indexDTypes)}, Decode: ops.DecodeAs[EmbeddingBackward],
+	Choices:  []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("index_dtype", indexDTypes), ops.Words("optimizer", Optimizers...)},
+	Decode:   ops.DecodeAs[EmbeddingBackward],
 })
 
 // Family is "embedding_backward".
@@ -54,17 +57,21 @@ func (d EmbeddingBackward) Problem() (*ops.Problem, error) {
 		ops.CheckElement(op, "dtype", d.DType, tensor.Floats),
 		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
 		ops.CheckPadding(op, d.PaddingIdx, d.NumEmbeddings),
+		d.checkLearning(op, d.DType),
 	); err != nil {
 		return nil, err
 	}
 	element, said := []tensor.DType{d.DType}, "as the descriptor says"
+	table := []ops.Operand{{Name: "dweight", Out: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}}}
+	if d.learns() {
+		table = append(d.tableOperands(weight, d.DType), d.stateOperands(weight, d.DType)...)
+	}
 	return &ops.Problem{
 		Family: embedding, Element: d.DType, Aux: d.IndexDType.String(), Traffic: d.bags().traffic(),
-		Operands: []ops.Operand{
+		Operands: append([]ops.Operand{
 			{Name: "dy", DTypes: element, Like: said, Shapes: [][]int64{dy}},
 			{Name: "indices", DTypes: []tensor.DType{d.IndexDType}, Like: said, Shapes: [][]int64{dy[:1]}},
-			{Name: "dweight", Out: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
-		},
+		}, table...),
 		CheckValues: func(args []tensor.Tensor) *errs.Error {
 			if k, invalid := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); invalid != nil {
 				return ops.IndexOutOfRange(op, "indices", fmt.Sprint("position ", k), *invalid, d.NumEmbeddings)
@@ -80,6 +87,7 @@ func (d EmbeddingBackward) bags() EmbeddingBagBackward {
 	return EmbeddingBagBackward{
 		NumEmbeddings: d.NumEmbeddings, EmbeddingDim: d.EmbeddingDim, NumBags: d.NumIndices, TotalIndices: d.NumIndices,
 		DType: d.DType, Mode: "sum", IndexDType: d.IndexDType, PaddingIdx: d.PaddingIdx, ScaleGradByFreq: d.ScaleGradByFreq,
+		Learning: d.Learning,
 	}
 }
 
@@ -90,34 +98,8 @@ func (d EmbeddingBackward) compile(problem *ops.Problem, numSMs int, cuda bool, 
 			return nil, err
 		}
 	}
-	return d.bags().program(problem.Op(), &operandsWithoutBags, numSMs, cuda, preference)
+	return d.bags().program(problem, numSMs, cuda, preference)
 }
-
-// noOperand is the place of an operand that a family does not have.
-const noOperand = -1
-
-// bagOperands are the places of the operands of embedding bags among the operands of a family.
-type bagOperands [BagDsample + 1]int
-
-var (
-	operandsOfBags      = bagOperands{bagDy, bagIndices, bagOffsets, BagSampleWeights, BagMaxIndices, bagWeight, bagDweight, BagDsample}
-	operandsWithoutBags = bagOperands{bagDy: 0, bagIndices: 1, bagOffsets: noOperand, BagSampleWeights: noOperand, BagMaxIndices: noOperand, bagWeight: noOperand, bagDweight: 2, BagDsample: noOperand}
-)
 
 // bagless reports whether each position is a bag of its own, without offsets.
 func (p *BagProgram) bagless() bool { return p.operands[bagOffsets] == noOperand }
-
-// bagArgs are operands of the program's family as those of embedding bags. Operands that the family
-// does not have are absent.
-func (p *BagProgram) bagArgs(args []tensor.Tensor) []tensor.Tensor {
-	if !p.bagless() {
-		return args
-	}
-	all := make([]tensor.Tensor, len(p.operands))
-	for i, at := range p.operands {
-		if at != noOperand {
-			all[i] = args[at]
-		}
-	}
-	return all
-}

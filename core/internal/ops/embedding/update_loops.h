@@ -1,0 +1,89 @@
+/* The update of a row of a table by an optimizer, in place of storing its gradient; the rules are in
+   learning.go. bag_loops.h includes this header once per vector width. Arithmetic is in float64. */
+
+/* STATE: the accumulator of the table. table, sum: a row of the table, which is updated, and its
+   gradient. */
+#define UPDATE(name, STATE) \
+  TARGET static void AT(update_##name)(const sw_bag_update *u, long row, long n, double *restrict table, \
+                                       double *restrict sum) { \
+    double lr = u->lr, eps = u->eps, inverse = 1 / u->grad_scale, decay = u->weight_decay; \
+    for (long i = 0; i < n; i++) sum[i] = sum[i] * inverse + decay * table[i]; \
+    if (!u->state) { \
+      for (long i = 0; i < n; i++) table[i] -= lr * sum[i]; \
+    } else if (u->by_row) { \
+      STATE *state = (STATE *)u->state + row; \
+      *state += (STATE)(AT(dot_block_f64)(sum, sum, n) / (double)n); \
+      double rate = lr / (sqrt((double)*state) + eps); \
+      for (long i = 0; i < n; i++) table[i] -= rate * sum[i]; \
+    } else if (!u->state2) { \
+      STATE *restrict state = (STATE *)u->state + row * n; \
+      for (long i = 0; i < n; i++) { \
+        state[i] = (STATE)((double)state[i] + sum[i] * sum[i]); \
+        table[i] -= lr * sum[i] / (sqrt((double)state[i]) + eps); \
+      } \
+    } else { \
+      STATE *restrict first = (STATE *)u->state + row * n, *restrict second = (STATE *)u->state2 + row * n; \
+      double step = u->step_size, mine = 1 - u->beta1, mine2 = 1 - u->beta2; \
+      for (long i = 0; i < n; i++) { \
+        first[i] = (STATE)((double)first[i] + mine * (sum[i] - (double)first[i])); \
+        second[i] = (STATE)((double)second[i] + mine2 * (sum[i] * sum[i] - (double)second[i])); \
+        table[i] -= step * (double)first[i] / (sqrt((double)second[i]) + eps); \
+      } \
+    } \
+  }
+
+UPDATE(f32, float)
+UPDATE(f64, double)
+#undef UPDATE
+
+/* 32 random bits for an element of the table: those of 64 that two adjacent elements share
+   (splitmix64). */
+static inline uint32_t AT(random_bits)(const sw_bag_update *u, uint64_t element) {
+  uint64_t x = u->stream + (element >> 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  return (uint32_t)(element & 1 ? x >> 32 : x);
+}
+
+/* Stores a row of 16-bit floats, each rounded to one of its two neighbors at random (stochastic
+   rounding): the farther one with the probability by which the nearer one is wrong. */
+TARGET static void AT(store_random)(const sw_bag_out *out, long row, const float *single) {
+  const sw_bag_update *u = (const sw_bag_update *)out->update;
+  uint16_t *to = (uint16_t *)row_of(out, row);
+  long n = out->columns;
+  sw_narrow(out->narrow, to, single, n);
+  for (long i = 0; i < n; i++) {
+    float near, far;
+    sw_widen(out->narrow, &near, to + i, 1);
+    uint16_t other = (uint16_t)(to[i] + (fabsf(near) > fabsf(single[i]) ? -1 : 1));
+    sw_widen(out->narrow, &far, &other, 1);
+    uint64_t element = (uint64_t)(u->first_row + row) * (uint64_t)n + (uint64_t)i;
+    float chance = (float)(AT(random_bits)(u, element) >> 8) * 0x1p-24f;
+    if (chance < (single[i] - near) / (far - near)) to[i] = other;
+  }
+}
+
+/* Updates a row of the table, of which sum is the gradient. */
+TARGET static void AT(update_row)(const sw_bag_out *out, long row, const double *sum) {
+  const sw_bag_update *u = (const sw_bag_update *)out->update;
+  long n = out->columns;
+  double *table = (double *)u->scratch, *gradient = table + n;
+  float *single = (float *)out->single;
+  memcpy(gradient, sum, n * sizeof(double));
+  if (out->narrow == DTYPE_f64) {
+    AT(update_f64)(u, row, n, (double *)row_of(out, row), gradient);
+    return;
+  }
+  const float *restrict stored = single_row(out->narrow, row_of(out, row), single, n);
+  for (long i = 0; i < n; i++) table[i] = (double)stored[i];
+  AT(update_f32)(u, row, n, table, gradient);
+  if (!u->stochastic) {
+    sw_bag_out plain = *out;
+    plain.update = 0;
+    AT(store_row)(&plain, row, table);
+    return;
+  }
+  for (long i = 0; i < n; i++) single[i] = (float)table[i];
+  AT(store_random)(out, row, single);
+}
