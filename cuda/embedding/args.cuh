@@ -40,6 +40,13 @@ __device__ inline ChunkLists chunk_lists(const BagArgs& args)
     return {lists, lists + 2, lists + 2 + n, lists + 2 + 2 * n, lists + 2 + 3 * n, lists + 2 + 4 * n};
 }
 
+// The units of the merge path: of rows and entries, or of entries if other rows are left alone.
+__device__ inline i64 units(const BagArgs& args)
+{
+    const i64 all = args.options ? args.total : args.rows + args.total;
+    return (all + args.unit - 1) >> (__ffsll(args.unit) - 1);  // a power of two
+}
+
 __device__ inline i64 integer(const char* p, i64 k, i64 wide)
 {
     return wide ? reinterpret_cast<const i64*>(p)[k] : reinterpret_cast<const int*>(p)[k];

@@ -14,6 +14,16 @@ constexpr int kStretch = 32;  // adjacent positions that a warp looks up at once
 constexpr int kGathered = 4;  // entries in flight per thread
 constexpr int kSingleLaunchRows = 255;  // single launch: rows of a CTA at most
 constexpr int kUniqueBlock = 1024;  // unique rows: threads of a CTA at most
+constexpr int kOptionLr = 0;
+constexpr int kOptionEps = 1;
+constexpr int kOptionWeightDecay = 2;
+constexpr int kOptionBeta1 = 3;
+constexpr int kOptionBeta2 = 4;
+constexpr int kOptionGradScale = 5;
+constexpr int kOptionStep = 6;
+constexpr int kOptionStepSize = 7;
+constexpr int kOptionSeed = 8;
+constexpr int kOptionDraw = 9;
 
 // BagArgs is the argument of all kernels of embedding bags. Strides and steps are in elements,
 // fields `..._at` are byte offsets into the workspace, absent operands are 0.
@@ -62,6 +72,12 @@ struct BagArgs {
     // 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
     // once per tile, so bags and plain embeddings share all kernels.
     i64 bagless;
+    // An optimizer's: dweight is the table itself, contiguous. options: float64 numbers, or 0:
+    // there is no optimizer. Adam has both states, SGD none; byRow: the state has one number for
+    // each row.
+    double* options;
+    char* state, *state2;
+    i64 by_row, stochastic;
 };
 
 // UniqueArgs is the argument of the kernel of unique rows. Steps are in bytes, as are offsets into

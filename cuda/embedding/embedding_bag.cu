@@ -214,43 +214,13 @@ __device__ inline void gather_bags(const BagArgs& args)
         if (there[u]) entries[first + u * kBlockThreads].tag = bag[u];
 }
 
-template <typename T, typename A>
-__device__ void sorted(const BagArgs& args)
-{
-    if (args.plain)
-        rows_and_chunks<T, A, kWide<T>, Kind::Plain>(args);
-    else if (args.wide)
-        rows_and_chunks<T, A, kWide<T>, Kind::Scaled>(args);
-    else
-        rows_and_chunks<T, A, 1, Kind::Scaled>(args);
-}
-
-template <typename T, typename A>
-__device__ void sorted_argmax(const BagArgs& args)
-{
-    if (args.wide)
-        rows_and_chunks<T, A, kWide<T>, Kind::Argmax>(args);
-    else
-        rows_and_chunks<T, A, 1, Kind::Argmax>(args);
-}
-
-template <typename T, typename A>
-__device__ void long_rows_of_kind(const BagArgs& args)
-{
-    if (args.max_indices && args.wide)
-        long_rows<T, A, kWide<T>, Kind::Argmax>(args);
-    else if (args.max_indices)
-        long_rows<T, A, 1, Kind::Argmax>(args);
-    else if (args.wide)
-        long_rows<T, A, kWide<T>, Kind::Scaled>(args);
-    else
-        long_rows<T, A, 1, Kind::Scaled>(args);
-}
+template <typename T>
+constexpr int kFlight = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four CTAs
 
 #define EXPORT_ROWS(name, T, A, family)                                              \
-    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                   \
-    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<T, A>(args))     \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, long_rows_of_kind<T, A>(args))     \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<Sum, T, A, kFlight<T>>(args))  \
+    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<Sum, T, A, kFlight<T>>(args)) \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_rows_of_kind<Sum, T, A>(args)) \
     EXPORT(family##_single_launch_##name, 2, BagArgs, single_launch<T, A>(args))     \
     EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 

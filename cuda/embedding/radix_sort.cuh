@@ -7,6 +7,7 @@
 #pragma once
 
 #include "embedding/args.cuh"
+#include "embedding/optimizer.cuh"
 
 constexpr int kWarps = kBlockThreads / 32;
 constexpr int kItems = kTile / kBlockThreads;
@@ -182,10 +183,12 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
     if (waiting && lane == 0) atomicAdd(at<u32>(args, args.counted_at) + holder, waiting);
 }
 
-// Empties the lists of chunks.
-__device__ inline void begin_lists(const BagArgs& args)
+// Empties the lists of chunks, and counts the run of an optimizer.
+__device__ inline void begin_run(const BagArgs& args)
 {
-    if (blockIdx.x == 0 && threadIdx.x < 2) chunk_lists(args).count[threadIdx.x] = 0;
+    if (blockIdx.x > 0) return;
+    if (threadIdx.x < 2) chunk_lists(args).count[threadIdx.x] = 0;
+    if (threadIdx.x == kBlockThreads - 1 && args.options) advance(args.options);
 }
 
 // Stores the digit histogram of the tiles of this CTA and adds it to that of its group; visit gives
@@ -209,7 +212,7 @@ __device__ void count_digits(const BagArgs& args, Visit visit)
 
 __device__ inline void keys(const BagArgs& args)
 {
-    begin_lists(args);
+    begin_run(args);
     count_digits(args, [&](i64 base, u32 n, auto count) {
         make_entries(args, base, n, [&](int j, Entry e) {
             at<Entry>(args, args.to_at)[base + item(j)] = e;
@@ -297,7 +300,7 @@ __device__ inline void sort(BagArgs args)
     __shared__ Ranks ranks;
     __shared__ Entry stage[kTile];
     const u32 n = static_cast<u32>(args.total);
-    begin_lists(args);
+    begin_run(args);
     Entry entry[kItems];
     u32 place[kItems];
     make_entries(args, 0, n, [&](int j, Entry e) { stage[item(j)] = e; });

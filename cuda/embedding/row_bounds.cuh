@@ -66,6 +66,25 @@ __device__ inline void begin_unit(const BagArgs& args, i64 k)
     at<Entry>(args, args.bounds_at)[k] = Entry{static_cast<u32>(row), static_cast<u32>(begin)};
 }
 
+// The same for units of entries alone, each of which begins where a row does.
+__device__ inline void begin_unit_of_entries(const BagArgs& args, i64 k)
+{
+    const Entry* entries = at<const Entry>(args, args.from_at);
+    const i64 rows = args.rows;
+    i64 begin = min(k * args.unit, args.total);
+    if (begin > 0) {
+        const u32 left = entries[begin - 1].row;
+        i64 end = args.total;
+        const auto before = [&](i64 of, i64) { return of <= left && of < rows; };
+        for (i64 reach = 0; reach <= 64 && begin + reach < end; reach = reach * 8 + 1) {  // usually near
+            if (!before(entries[begin + reach].row, 0)) end = begin + reach;
+        }
+        begin = left < rows ? search(args, begin, end, before) : search(args, 0, begin, before);
+    }
+    const u32 row = begin < args.total ? entries[begin].row : static_cast<u32>(rows);
+    at<Entry>(args, args.bounds_at)[k] = Entry{row, static_cast<u32>(begin)};
+}
+
 // Lists the chunks of one row among 32 adjacent ones; this lane has number k.
 __device__ inline void list_chunks(const BagArgs& args, i64 k)
 {
@@ -97,6 +116,6 @@ __device__ inline void bounds(const BagArgs& args)
     const i64 k = i64(blockIdx.x) * kBlockThreads + threadIdx.x;
     for (i64 part = k; part < args.slices * args.chunk_capacity; part += i64(gridDim.x) * kBlockThreads)
         chunk_lists(args).done[part] = 0;
-    if (k * args.unit < args.rows + args.total + args.unit) begin_unit(args, k);
+    if (k <= units(args)) args.options ? begin_unit_of_entries(args, k) : begin_unit(args, k);
     list_chunks(args, k);
 }

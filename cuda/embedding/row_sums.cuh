@@ -1,5 +1,5 @@
-// The rows of dweight from the sorted entries. `lanes` threads share a slice of a row, V columns
-// each, and add its entries in order.
+// The rows of dweight from the sorted entries, which Sum stores, or the rows of a table, which Update
+// updates. `lanes` threads share a slice of a row, V columns each, and add its entries in order.
 //
 //     rows       every row once, zeros included, except long ones, which hold a whole chunk;
 //                other CTAs sum the smallest chunks
@@ -12,12 +12,14 @@
 
 #include "embedding/argmax_sum.cuh"
 
-template <typename T, typename A, int V, Kind KIND, int FLIGHT>
-struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
-    using Base = Sum<T, A, V, KIND, FLIGHT>;
+template <typename Base>
+struct RowSum : Base {
+    using T = typename Base::Element;
+    using A = typename Base::Accumulator;
     using Base::Base, Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::group, Base::entry,
         Base::reset, Base::add, Base::add_run;
     using Base::slice, Base::add_chunks, Base::store_chunk, Base::row_at, Base::store_row, Base::store_zeros;
+    using Base::each_slice, Base::each_pass, Base::fetch_row;
 
     // The first entry from k on that is not of a row, if no whole chunk of the row is left there.
     __device__ u32 end_of_row(u32 row, u32 k) const
@@ -55,11 +57,18 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         }
         u32 begun = k;
         T* p = row_at(row);
+        fetch_row(p, row);
         const auto finish = [&](u32 next, u32 here) {  // stores the rows before the next one
             if (row == next) return;
-            store_row(p, here - begun);
+            store_row(p, row, here - begun);
             reset();
             begun = here;
+            if constexpr (Base::UPDATES) {
+                row = next;
+                p = row_at(row);
+                fetch_row(p, row);
+                return;
+            }
             p += args.dweight_row;
 #pragma unroll 1
             for (++row; row < next; ++row, p += args.dweight_row) store_zeros(p);
@@ -148,9 +157,9 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         const u32 before = (first + kChunk - 1) / kChunk, has_larger = args.levels > 1 && chunks_end / kChunk > before
             ? chunks_end / kChunk - before : 0;
         if (!chunk) return has_larger ? ~0u : first;
-        u32* done = lists.done + slice() * args.chunk_capacity;
-        larger_chunks(done);
-        return last(done + first, has_larger) ? first : ~0u;
+        const auto done = [&] { return lists.done + slice() * args.chunk_capacity; };
+        each_slice([&] { larger_chunks(done()); });
+        return last(done() + first, has_larger) ? first : ~0u;
     }
 
     // Sums the row that is the unit or that it completes.
@@ -159,54 +168,93 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         const u32 head = ready(lists, large);
         if (head == ~0u) return;
         const u32 first = head * kChunk, row = entry(first).row;
-        const auto [begin, end] = around(row, first, first + lists.whole[head] * kChunk);
-        u32 from = begin, to = first;
-        reset();
+        const Range all = around(row, first, first + lists.whole[head] * kChunk);
+        const u32 begin = all.first, end = all.last;
+        each_pass([&] {
+            u32 from = begin, to = first;
+            reset();
 #pragma unroll 1
-        while (true) {
-            add_run(from, to);
-            if (to == end) break;
-            from = add_levels(first, end), to = end;
-        }
-        store_row(row_at(row), end - begin);
+            while (true) {
+                add_run(from, to);
+                if (to == end) break;
+                from = add_levels(first, end), to = end;
+            }
+            fetch_row(row_at(row), row);
+            store_row(row_at(row), row, end - begin);
+        });
     }
 };
 
 // The smallest chunks. A function of its own leaves all registers to the rows.
-template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+template <typename Rows>
 __device__ __noinline__ void chunks(const BagArgs& args)
 {
-    RowSum<T, A, V, KIND, FLIGHT> sum(args);
+    Rows sum(args);
     const ChunkLists lists = chunk_lists(args);
-    sum.share(lists.count[0], args.chunk_blocks, [&] {
+    sum.share(lists.count[0], args.slices, args.chunk_blocks, [&] {
         sum.unit = lists.chunk[sum.unit];
         sum.add_run(sum.unit * kChunk, (sum.unit + 1) * kChunk);
-        sum.store_chunk(at<const A>(args, args.partial_at), sum.unit);
+        sum.store_chunk(at<const typename Rows::A>(args, args.partial_at), sum.unit);
     });
 }
 
-template <typename T, typename A, int V, Kind KIND>
+constexpr int kLongFlight = 8;  // loads of dy that a thread has in flight for a long row
+
+template <typename Base>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four CTAs
-    if (blockIdx.x < args.chunk_blocks) return chunks<T, A, V, KIND, FLIGHT>(args);
-    RowSum<T, A, V, KIND, FLIGHT> sum(args);
-    // args.unit is a power of two.
-    const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);
-    if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();
+    using Rows = RowSum<Base>;
+    if (blockIdx.x < args.chunk_blocks) return chunks<Rows>(args);
+    Rows sum(args);
+    if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units(args), sum.row_slices()))
+        sum.each_pass([&] { sum.rows(); });
 }
 
-template <typename T, typename A, int V, Kind KIND>
+template <typename Base>
 __device__ void long_rows(const BagArgs& args)
 {
-    RowSum<T, A, V, KIND, 8> sum(args);
+    RowSum<Base> sum(args);
     const ChunkLists lists = chunk_lists(args);
     if (lists.count[1] == 0) return;
     const u32 large = args.levels > 1 && lists.count[0] >= kChunk ? static_cast<u32>(args.total / (kChunk * kChunk))
         : 0;
-    sum.share(large + lists.count[1], gridDim.x, [&] { sum.long_row(lists, large); });
+    sum.share(large + lists.count[1], sum.row_slices(), gridDim.x, [&] { sum.long_row(lists, large); });
 }
 
 // 16 bytes of columns for each thread if the operands allow it, else one column.
 template <typename T>
 constexpr int kWide = 16 / sizeof(T);
+
+// Sorted rows of the kind that the operands need; Sink is Sum or Update.
+template <template <typename, typename, int, Kind, int> class Sink, typename T, typename A, int FLIGHT>
+__device__ void sorted(const BagArgs& args)
+{
+    if (args.plain)
+        rows_and_chunks<Sink<T, A, kWide<T>, Kind::Plain, FLIGHT>>(args);
+    else if (args.wide)
+        rows_and_chunks<Sink<T, A, kWide<T>, Kind::Scaled, FLIGHT>>(args);
+    else
+        rows_and_chunks<Sink<T, A, 1, Kind::Scaled, FLIGHT>>(args);
+}
+
+template <template <typename, typename, int, Kind, int> class Sink, typename T, typename A, int FLIGHT>
+__device__ void sorted_argmax(const BagArgs& args)
+{
+    if (args.wide)
+        rows_and_chunks<Sink<T, A, kWide<T>, Kind::Argmax, FLIGHT>>(args);
+    else
+        rows_and_chunks<Sink<T, A, 1, Kind::Argmax, FLIGHT>>(args);
+}
+
+template <template <typename, typename, int, Kind, int> class Sink, typename T, typename A>
+__device__ void long_rows_of_kind(const BagArgs& args)
+{
+    if (args.max_indices && args.wide)
+        long_rows<Sink<T, A, kWide<T>, Kind::Argmax, kLongFlight>>(args);
+    else if (args.max_indices)
+        long_rows<Sink<T, A, 1, Kind::Argmax, kLongFlight>>(args);
+    else if (args.wide)
+        long_rows<Sink<T, A, kWide<T>, Kind::Scaled, kLongFlight>>(args);
+    else
+        long_rows<Sink<T, A, 1, Kind::Scaled, kLongFlight>>(args);
+}

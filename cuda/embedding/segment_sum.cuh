@@ -17,7 +17,10 @@ enum class Kind {
 // FLIGHT: loads of dy that a thread has in flight.
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct Sum {
+    using Element = T;
+    using Accumulator = A;
     static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
+    static constexpr bool UPDATES = false;  // Update: rows without entries are left alone
     // Most entries are the argmax of no column of a thread.
     static constexpr bool SPARSE = KIND == Kind::Argmax && V > 1 && V <= 4;
     const BagArgs& args;
@@ -36,19 +39,19 @@ struct Sum {
     // The number of groups of threads before this one if its CTA is number `block`.
     __device__ i64 before(i64 block) const { return (block * kBlockThreads + threadIdx.x) >> (__ffs(lanes) - 1); }
 
-    // Takes a slice of one of n units, or nothing if no unit is left. Of bags, all units take one
+    // Takes a slice of one of n units, or nothing if no unit is left. slices: of a unit. Of bags, all units take one
     // slice before any takes the next, so that a slice of dy stays in the cache. Without bags each
     // row of dy is read once, so the slices of a unit are adjacent: whole rows of dy are read, and
     // whole rows of dweight written, at about the same time.
-    __device__ bool take(i64 slot, i64 n)
+    __device__ bool take(i64 slot, i64 n, i64 slices)
     {
-        if (slot >= n * args.slices) return false;
-        if (args.slices == 1) {
+        if (slot >= n * slices) return false;
+        if (slices == 1) {
             begin(static_cast<u32>(slot), 0);
             return true;
         }
-        const i64 major = slot / (args.bagless ? args.slices : n);
-        const i64 minor = slot - major * (args.bagless ? args.slices : n);
+        const i64 major = slot / (args.bagless ? slices : n);
+        const i64 minor = slot - major * (args.bagless ? slices : n);
         begin(static_cast<u32>(args.bagless ? major : minor), static_cast<u32>(args.bagless ? minor : major));
         return true;
     }
@@ -65,11 +68,11 @@ struct Sum {
 
     __device__ u32 slice() const { return column / V >> (__ffs(lanes) - 1); }
 
-    // The groups of several CTAs share n units.
+    // The groups of several CTAs share n units of so many slices.
     template <typename Work>
-    __device__ void share(i64 n, i64 blocks, Work work)
+    __device__ void share(i64 n, i64 slices, i64 blocks, Work work)
     {
-        for (i64 block = blockIdx.x; take(before(block), n); block += blocks) work();
+        for (i64 block = blockIdx.x; take(before(block), n, slices); block += blocks) work();
     }
 
     __device__ void reset()
@@ -201,7 +204,10 @@ struct Sum {
                         run[v] += value;
                 }
             }
-            settle_after(k, n);
+            if (FLIGHT > 1)
+                settle_after(k, n);
+            else if ((k + j + 1) % kRun == 0)
+                settle();
         }
     }
 
@@ -216,6 +222,14 @@ struct Sum {
     __device__ uint4* places() const;
     template <typename Visit>
     __device__ void add_argmax(u32 k, int n, Visit visit);
+
+    // Hooks of Update: the slices of a unit of rows, the passes over it, and the start of a row.
+    __device__ i64 row_slices() const { return args.slices; }
+    template <typename Work>
+    __device__ void each_slice(Work work) { work(); }
+    template <typename Work>
+    __device__ void each_pass(Work work) { work(); }
+    __device__ void fetch_row(const T*, u32) {}
 
     // Adds entries that are all of one row.
     __device__ void add_run(u32 first, u32 end)
@@ -266,11 +280,9 @@ struct Sum {
         return reinterpret_cast<T*>(args.dweight) + row * args.dweight_row + column * (V > 1 ? 1 : args.dweight_column);
     }
 
-    // The sum so far is a row; stores it. occurrences: the number of its entries.
-    __device__ void store_row(T* p, u32 occurrences)
+    // The sum so far is a row: its V columns.
+    __device__ void take_row(A (&sum)[V + 1], u32 occurrences) const
     {
-        if (!active) return;
-        A sum[V + 1];
 #pragma unroll
         for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
         if (KIND == Kind::Scaled && args.by_frequency && occurrences > 1) {
@@ -278,6 +290,14 @@ struct Sum {
 #pragma unroll
             for (int v = 0; v < V; ++v) sum[v] = divisor.divide(sum[v]);
         }
+    }
+
+    // The sum so far is a row; stores it. occurrences: the number of its entries.
+    __device__ void store_row(T* p, u32, u32 occurrences)
+    {
+        if (!active) return;
+        A sum[V + 1];
+        take_row(sum, occurrences);
         if constexpr (V > 1) {
             const Pack<T, V> pack = narrowed<T, V>(sum);
             uint4 word;
@@ -288,7 +308,7 @@ struct Sum {
         }
     }
 
-    __device__ void store_zeros(T* p)
+    __device__ void store_zeros(T* p) const
     {
         if (!active) return;
         if constexpr (V > 1)

@@ -153,7 +153,7 @@ struct SingleLaunchSum : Sum<T, A, V, Kind::Scaled, kRun> {
                     ? min(first + group * each, end) : first;
                 begin(row, slice);
                 add(own, first_row + row, first, from, min(from + each, end));
-                if (!by_cta || gather(own)) store_row(row_at(first_row + row), n);
+                if (!by_cta || gather(own)) store_row(row_at(first_row + row), row, n);
             }
         }
     }

@@ -17,6 +17,20 @@ const (
 	UniqueBlock         = 1024 // unique rows: threads of a CTA at most
 )
 
+// Indices of the numbers of an optimizer, in the order of Options.
+const (
+	OptionLr = iota
+	OptionEps
+	OptionWeightDecay
+	OptionBeta1
+	OptionBeta2
+	OptionGradScale
+	OptionStep
+	OptionStepSize
+	OptionSeed
+	OptionDraw
+)
+
 // BagArgs is the argument of all kernels of embedding bags. Strides and steps are in elements,
 // fields `..._at` are byte offsets into the workspace, absent operands are 0.
 type BagArgs struct {
@@ -64,6 +78,11 @@ type BagArgs struct {
 	// 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
 	// once per tile, so bags and plain embeddings share all kernels.
 	bagless int64
+	// An optimizer's: dweight is the table itself, contiguous. options: float64 numbers, or 0: there is
+	// no optimizer. Adam has both states, SGD none; byRow: the state has one number for each row.
+	options           launch.Address `cuda:"double*"`
+	state, state2     launch.Address
+	byRow, stochastic int64
 }
 
 // UniqueArgs is the argument of the kernel of unique rows. Steps are in bytes, as are offsets into

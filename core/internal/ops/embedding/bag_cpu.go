@@ -270,9 +270,9 @@ func (h *hostBags[N]) setUpdate(w *bagWorker[N], row int64) {
 		return C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size()))
 	}
 	w.update = C.sw_bag_update{
-		lr: C.double(o[optionLr]), eps: C.double(o[optionEps]), weight_decay: C.double(o[optionWeightDecay]),
-		beta1: C.double(o[optionBeta1]), beta2: C.double(o[optionBeta2]),
-		grad_scale: C.double(o[optionGradScale]), step_size: C.double(o[optionStepSize]),
+		lr: C.double(o[OptionLr]), eps: C.double(o[OptionEps]), weight_decay: C.double(o[OptionWeightDecay]),
+		beta1: C.double(o[OptionBeta1]), beta2: C.double(o[OptionBeta2]),
+		grad_scale: C.double(o[OptionGradScale]), step_size: C.double(o[OptionStepSize]),
 		state: state(bagState), state2: state(bagState2), scratch: addressOf(w.wide),
 		stream: C.uint64_t(randomStream(o)), first_row: C.long(row),
 		by_row: C.long(flagWord(h.isRowwise())), stochastic: C.long(flagWord(h.StochasticRounding)),

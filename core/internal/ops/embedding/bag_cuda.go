@@ -36,13 +36,10 @@ func (d EmbeddingBagBackward) compile(problem *ops.Problem, numSMs int, cuda boo
 
 // program selects the kernel.
 func (d EmbeddingBagBackward) program(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	if cuda && d.learns() {
-		return nil, errs.New(errs.Unsupported, problem.Op(), "optimizer", "left out on a GPU", d.Optimizer, "")
-	}
 	p := &BagProgram{EmbeddingBagBackward: d, operands: operandsOf(problem), padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
-	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile
+	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile && !d.learns()
 	if preference.Kernel == KernelSingleLaunch && !fits {
-		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU", KernelSorted, BagTile)
+		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU and no optimizer", KernelSorted, BagTile)
 		return nil, errs.New(errs.Unsupported, problem.Op(), "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
@@ -78,36 +75,54 @@ const (
 	symbolArgmax
 	symbolCollect
 	symbolBounds
+	symbolUpdateSorted
+	symbolUpdateArgmax
+	symbolUpdateLongRows
+	symbolAdvance
 )
 
-// bagKernels are the kernels of a plan: their names, and whether there is one for each dtype.
+// bagKernels are the kernels of a plan: their names, whether there is one for each dtype, and whether
+// they are those of an optimizer.
 var bagKernels = []struct {
-	name    string
-	byDType bool
+	name             string
+	byDType, updates bool
 }{
-	symbolSumSorted:    {KernelSorted, true},
-	symbolSumArgmax:    {"sorted_argmax", true},
-	symbolLongRows:     {"long_rows", true},
-	symbolDots:         {"sample_weights", true},
-	symbolSingleLaunch: {KernelSingleLaunch, true},
-	symbolClear:        {"clear", false},
-	symbolKeys:         {"keys", false},
-	symbolCount:        {"count", false},
-	symbolScatter:      {"scatter", false},
-	symbolSort:         {"sort", false},
-	symbolArgmax:       {"argmax", false},
-	symbolCollect:      {"collect", false},
-	symbolBounds:       {"bounds", false},
+	symbolSumSorted:      {KernelSorted, true, false},
+	symbolSumArgmax:      {"sorted_argmax", true, false},
+	symbolLongRows:       {"long_rows", true, false},
+	symbolDots:           {"sample_weights", true, false},
+	symbolSingleLaunch:   {KernelSingleLaunch, true, false},
+	symbolClear:          {"clear", false, false},
+	symbolKeys:           {"keys", false, false},
+	symbolCount:          {"count", false, false},
+	symbolScatter:        {"scatter", false, false},
+	symbolSort:           {"sort", false, false},
+	symbolArgmax:         {"argmax", false, false},
+	symbolCollect:        {"collect", false, false},
+	symbolBounds:         {"bounds", false, false},
+	symbolUpdateSorted:   {KernelSorted, true, true},
+	symbolUpdateArgmax:   {"sorted_argmax", true, true},
+	symbolUpdateLongRows: {"long_rows", true, true},
+	symbolAdvance:        {"advance", false, true},
 }
 
-// Symbols implements ops.Program.
+const updateImage = "embedding_update" // of the kernels of optimizers
+
+// Symbols implements ops.Program. Only a plan with an optimizer loads the kernels of optimizers.
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	for _, kernel := range bagKernels {
-		name := embeddingBag.Name + "_" + kernel.name
+		image, family := embeddingBag.Image, embeddingBag.Name
+		if kernel.updates && !p.learns() {
+			continue
+		}
+		if kernel.updates {
+			image, family = updateImage, updateImage
+		}
+		name := family + "_" + kernel.name
 		if kernel.byDType {
 			name += "_" + p.DType.Suffix()
 		}
-		list = append(list, launch.Symbol{Image: embeddingBag.Image, Name: name})
+		list = append(list, launch.Symbol{Image: image, Name: name})
 	}
 	return list
 }
@@ -150,6 +165,8 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 		r.launch(symbolDots, num.CeilDiv(num.CeilDiv(p.TotalIndices, BagStretch)*l.lanes, launch.BlockThreads), l)
 	}
 	switch dweight := &args[bagDweight]; {
+	case p.learns() && (dweight.Empty() || p.TotalIndices == 0):
+		r.launch(symbolAdvance, 1, bagLaunch{})
 	case !dweight.Given() || dweight.Empty():
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
@@ -212,13 +229,21 @@ func (r *bagRun) sumRows(sorted int64) {
 		bounds := max(r.unitCount()+1, r.Chunks(1))
 		r.launch(symbolBounds, num.CeilDiv(bounds, launch.BlockThreads), l)
 	}
-	sum := symbolSumSorted
-	if r.Mode == "max" {
+	sum, long := symbolSumSorted, symbolLongRows
+	switch max := r.Mode == "max"; {
+	case r.learns() && max:
+		sum, long = symbolUpdateArgmax, symbolUpdateLongRows
+	case r.learns():
+		sum, long = symbolUpdateSorted, symbolUpdateLongRows
+	case max:
 		sum = symbolSumArgmax
+	}
+	if r.isRowwise() { // a group of threads has all slices of a row
+		threads = l.lanes
 	}
 	r.launch(sum, l.chunkBlocks+num.CeilDiv(r.unitCount()*threads, launch.BlockThreads), l)
 	if r.Levels() > 0 {
-		r.launch(symbolLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
+		r.launch(long, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
 	}
 }
 
@@ -235,7 +260,7 @@ func (r *bagRun) halvesSlices(l bagLaunch) bool {
 func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 	v := 16 / r.DType.Size()
 	dy, other := &r.args[bagDy], &r.args[matrix]
-	l.wide = r.EmbeddingDim%v == 0 && alignedRows(other, v) && (alignedRows(dy, v) || !dy.Empty() && dy.Strides[1] == 0)
+	l.wide = r.EmbeddingDim%v == 0 && alignedRows(other, v) && r.alignedStates() && (alignedRows(dy, v) || !dy.Empty() && dy.Strides[1] == 0)
 	if !l.wide {
 		v = 1
 	}
@@ -249,6 +274,11 @@ func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 // alignedRows reports whether each row is dense and begins at a multiple of v elements.
 func alignedRows(t *tensor.Tensor, v int64) bool {
 	return t.Empty() || t.Strides[1] == 1 && (t.Shape[0] == 1 || t.Strides[0]%v == 0) && t.Data%uintptr(v*t.DType.Size()) == 0
+}
+
+// alignedStates reports whether the states of an optimizer begin at a multiple of 16 bytes.
+func (r *bagRun) alignedStates() bool {
+	return r.args[bagState].Data%16 == 0 && r.args[bagState2].Data%16 == 0
 }
 
 func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
@@ -287,6 +317,10 @@ func (r *bagRun) setOperands(a *BagArgs) {
 	address(bagWeight, &a.weight)
 	address(bagDweight, &a.dweight)
 	address(BagDsample, &a.dsample)
+	address(bagOptions, &a.options)
+	address(bagState, &a.state)
+	address(bagState2, &a.state2)
+	a.byRow, a.stochastic = flagWord(r.isRowwise()), flagWord(r.StochasticRounding)
 	matrix := func(i int, row, column *int64) { *row, *column = r.args[i].Strides[0], r.args[i].Strides[1] }
 	matrix(bagDy, &a.dyBag, &a.dyColumn)
 	matrix(BagMaxIndices, &a.maxBag, &a.maxColumn)

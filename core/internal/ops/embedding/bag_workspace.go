@@ -51,14 +51,22 @@ func (p *BagProgram) unit() int64 {
 	if p.Mode == "max" {
 		size /= 2
 	}
-	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.numSMs)*launch.ThreadsPerSM {
+	for size > 1 && p.unitWork()*vectors < size*int64(p.numSMs)*launch.ThreadsPerSM {
 		size /= 2
 	}
 	return size
 }
 
+// unitWork is the number of rows and entries that units share. An optimizer leaves other rows alone.
+func (p *BagProgram) unitWork() int64 {
+	if p.learns() {
+		return p.TotalIndices
+	}
+	return p.NumEmbeddings + p.TotalIndices
+}
+
 // unitCount is the number of units.
-func (p *BagProgram) unitCount() int64 { return num.CeilDiv(p.NumEmbeddings+p.TotalIndices, p.unit()) }
+func (p *BagProgram) unitCount() int64 { return num.CeilDiv(p.unitWork(), p.unit()) }
 
 // Chunks is the number of chunks of a level, each of BagChunk^level entries.
 func (p *BagProgram) Chunks(level int64) int64 {

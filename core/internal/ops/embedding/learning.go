@@ -39,20 +39,6 @@ var Optimizers = []string{"sgd", "adagrad", "rowwise_adagrad", "adam"}
 // device, in order. A run adds 1 to step and to draw, and forms step_size from lr, the betas and step.
 var Options = []string{"lr", "eps", "weight_decay", "beta1", "beta2", "grad_scale", "step", "step_size", "seed", "draw"}
 
-// Indices of Options.
-const (
-	optionLr = iota
-	optionEps
-	optionWeightDecay
-	optionBeta1
-	optionBeta2
-	optionGradScale
-	optionStep
-	optionStepSize
-	optionSeed
-	optionDraw
-)
-
 func (l *Learning) learns() bool { return l.Optimizer != "" }
 
 // isRowwise reports whether the state has one number for each row.
@@ -95,14 +81,14 @@ func (l *Learning) stateOperands(shape []int64, element tensor.DType) (list []op
 
 // advance counts a run on the CPU in options, and forms the step size of Adam.
 func advance(options []float64) {
-	options[optionStep]++
-	options[optionDraw]++
-	t := options[optionStep]
-	correction := math.Sqrt(1-math.Pow(options[optionBeta2], t)) / (1 - math.Pow(options[optionBeta1], t))
-	options[optionStepSize] = options[optionLr] * correction
+	options[OptionStep]++
+	options[OptionDraw]++
+	t := options[OptionStep]
+	correction := math.Sqrt(1-math.Pow(options[OptionBeta2], t)) / (1 - math.Pow(options[OptionBeta1], t))
+	options[OptionStepSize] = options[OptionLr] * correction
 }
 
 // randomStream is where the random numbers of a run begin.
 func randomStream(options []float64) uint64 {
-	return (uint64(options[optionSeed])<<32 ^ uint64(options[optionDraw])) * 0x9e3779b97f4a7c15
+	return (uint64(options[OptionSeed])<<32 ^ uint64(options[OptionDraw])) * 0x9e3779b97f4a7c15
 }

@@ -1,0 +1,47 @@
+// The numbers of an optimizer, and stochastic rounding.
+#pragma once
+
+#include "embedding/args.cuh"
+
+// Counts a run in the numbers of the optimizer, and forms the step size of Adam.
+__device__ inline void advance(double* options)
+{
+    const double t = options[kOptionStep] += 1;
+    options[kOptionDraw] += 1;
+    const double correction = sqrt(1 - pow(options[kOptionBeta2], t)) / (1 - pow(options[kOptionBeta1], t));
+    options[kOptionStepSize] = options[kOptionLr] * correction;
+}
+
+// The random numbers of a run: 32 bits for an element of the table. Two adjacent elements share 64
+// (splitmix64).
+struct Random {
+    unsigned long long stream;
+
+    __device__ explicit Random(const double* options)
+        : stream((static_cast<unsigned long long>(options[kOptionSeed]) << 32
+              ^ static_cast<unsigned long long>(options[kOptionDraw])) * 0x9e3779b97f4a7c15ull) {}
+
+    __device__ u32 bits(i64 element) const
+    {
+        unsigned long long x = stream + (element >> 1) * 0x9e3779b97f4a7c15ull;
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+        x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+        x ^= x >> 31;
+        return static_cast<u32>(element & 1 ? x >> 32 : x);
+    }
+};
+
+// One of the two neighbors of x in T, at random (stochastic rounding): the farther one with the
+// probability by which the nearer one is wrong.
+template <typename T>
+__device__ T rounded_at_random(float x, u32 random)
+{
+    const T near = static_cast<T>(x);
+    unsigned short bits;
+    memcpy(&bits, &near, sizeof bits);
+    const float value = widen<float>(near);
+    bits += fabsf(value) > fabsf(x) ? -1 : 1;
+    T far;
+    memcpy(&far, &bits, sizeof bits);
+    return static_cast<float>(random >> 8) * 0x1p-24f < (x - value) / (widen<float>(far) - value) ? far : near;
+}

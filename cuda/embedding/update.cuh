@@ -1,0 +1,175 @@
+// The update of the rows of a table by an optimizer, in place of storing their gradients. The rules
+// are in core/internal/ops/embedding/learning.go.
+#pragma once
+
+#include "embedding/optimizer.cuh"
+#include "embedding/row_sums.cuh"
+
+// A segment sum whose rows are gradients of a table that an optimizer updates. Other rows of the table
+// are not touched.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+struct Update : Sum<T, A, V, KIND, FLIGHT> {
+    using Base = Sum<T, A, V, KIND, FLIGHT>;
+    using Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::active, Base::group, Base::begin,
+        Base::take_row, Base::PART;
+    static constexpr bool UPDATES = true;
+    bool adds_squares = true, updates = true;  // of this pass, if the state has one number for each row
+
+    __device__ explicit Update(const BagArgs& a) : Base(a) {}
+
+    // A state of one number for each row needs all of its gradient, so a group of threads takes all
+    // slices of a unit.
+    __device__ i64 row_slices() const { return args.by_row ? 1 : args.slices; }
+
+    template <typename Work>
+    __device__ void each_slice(Work work)
+    {
+        if (!args.by_row) return work();
+#pragma unroll 1
+        for (i64 slice = 0; slice < args.slices; ++slice) {
+            begin(unit, static_cast<u32>(slice));
+            work();
+        }
+    }
+
+    // If a row has several slices, their squares are added up in a pass of its own.
+    template <typename Work>
+    __device__ void each_pass(Work work)
+    {
+        if (!args.by_row || args.slices == 1) return work();
+        updates = false;
+        each_slice(work);
+        adds_squares = false, updates = true;
+        each_slice(work);
+    }
+
+    __device__ A option(int which) const { return static_cast<A>(args.options[which]); }
+
+    // Begins to load a row and its state, before the entries of the row are added.
+    __device__ void fetch_row(const T* p, u32 row)
+    {
+        table = {};
+        state[0] = state[1] = {};
+        if (row >= args.rows) return;
+        if (args.by_row && lane == 0) state[0].at[0] = reinterpret_cast<const A*>(args.state)[row];
+        if (!active) return;
+        if constexpr (V > 1)
+            table.load(p);
+        else
+            table.set(0, *p);
+        const i64 first = row * args.columns + column;
+        if (args.state && !args.by_row) load_state(0, args.state, first);
+        if (args.state2) load_state(1, args.state2, first);
+    }
+
+    // The sum so far is the gradient of the row that was fetched; updates the row.
+    __device__ void store_row(T* p, u32 row, u32 occurrences)
+    {
+        if (occurrences == 0) return;
+        A g[V + 1];
+        take_row(g, occurrences);
+        const A inverse = 1 / option(kOptionGradScale), decay = option(kOptionWeightDecay);
+#pragma unroll
+        for (int v = 0; v < V; ++v) g[v] = g[v] * inverse + decay * table.template value<A>(v);
+        const i64 first = row * args.columns + column;
+        A rate = option(args.state2 ? kOptionStepSize : kOptionLr);
+        if (args.by_row) {
+            rate *= rate_of_row(g, row);
+            if (!updates) return;
+        } else if (args.state2) {
+            adam(g);
+        } else if (args.state) {
+            adagrad(g);
+        }
+        if (!active) return;
+        if (args.state && !args.by_row) store_state(0, args.state, first);
+        if (args.state2) store_state(1, args.state2, first);
+#pragma unroll
+        for (int v = 0; v < V; ++v) g[v] = table.template value<A>(v) - rate * g[v];
+        store_table(p, g, first);
+    }
+
+    __device__ void store_zeros(T*) const {}
+
+private:
+    Words<T, V> table;   // of the row that was fetched
+    Pack<A, V> state[2];
+
+    __device__ void load_state(int which, const char* from, i64 first)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v += PART) {
+            const Pack<A, PART> some = load_wide<PART>(reinterpret_cast<const A*>(from) + first + v);
+            memcpy(state[which].at + v, &some, sizeof some);
+        }
+    }
+
+    __device__ void store_state(int which, char* to, i64 first) const
+    {
+#pragma unroll
+        for (int v = 0; v < V; v += PART) {
+            Pack<A, PART> some;
+            memcpy(&some, state[which].at + v, sizeof some);
+            store_wide(reinterpret_cast<A*>(to) + first + v, some);
+        }
+    }
+
+    __device__ void store_table(T* p, const A (&value)[V + 1], i64 first) const
+    {
+        Pack<T, V> pack;
+        if constexpr (V > 1)
+            pack = narrowed<T, V>(value);
+        else
+            pack.at[0] = static_cast<T>(value[0]);
+        if constexpr (sizeof(T) == 2) {
+            if (args.stochastic) {
+                const Random random(args.options);
+#pragma unroll
+                for (int v = 0; v < V; ++v) pack.at[v] = rounded_at_random<T>(value[v], random.bits(first + v));
+            }
+        }
+        store_wide(p, pack);
+    }
+
+    // Adagrad: the gradient over the root of the sum of squares.
+    __device__ void adagrad(A (&g)[V + 1])
+    {
+        const A eps = option(kOptionEps);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            A& sum = state[0].at[v];
+            sum += g[v] * g[v];
+            g[v] /= sqrt(sum) + eps;
+        }
+    }
+
+    // Adam: the mean of the gradients over the root of the mean of their squares.
+    __device__ void adam(A (&g)[V + 1])
+    {
+        const A eps = option(kOptionEps), mine = static_cast<A>(1 - args.options[kOptionBeta1]),
+            mine2 = static_cast<A>(1 - args.options[kOptionBeta2]);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            A &mean = state[0].at[v], &mean2 = state[1].at[v];
+            mean += mine * (g[v] - mean);
+            mean2 += mine2 * (g[v] * g[v] - mean2);
+            g[v] = mean / (sqrt(mean2) + eps);
+        }
+    }
+
+    // Row-wise Adagrad: adds the mean of the squares of this slice to the number of the row, and returns
+    // one over the root of that. One thread of the group has the number.
+    __device__ A rate_of_row(const A (&g)[V + 1], u32 row)
+    {
+        A& number = state[0].at[0];
+        if (adds_squares) {
+            A squares = 0;
+#pragma unroll
+            for (int v = 0; v < V; ++v) squares += active ? g[v] * g[v] : A(0);
+            for (int reach = lanes / 2; reach > 0; reach /= 2) squares += __shfl_xor_sync(group(), squares, reach, lanes);
+            number += squares / A(args.columns);
+            if (lane == 0) reinterpret_cast<A*>(args.state)[row] = number;
+        }
+        return 1 / (sqrt(__shfl_sync(group(), number, 0, lanes)) + option(kOptionEps));
+    }
+};
