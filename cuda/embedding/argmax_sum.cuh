@@ -8,16 +8,16 @@
 constexpr int kStagedArgmax = 6;  // places of a thread
 
 // Outside of add_argmax, of which each Visit would have shared memory of its own.
-template <typename T, typename A, int V, Kind KIND, int FLIGHT>
-__device__ uint4* Sum<T, A, V, KIND, FLIGHT>::places() const
+template <typename T, typename A, int V, Kind KIND, int FLIGHT, bool TABLES>
+__device__ uint4* Sum<T, A, V, KIND, FLIGHT, TABLES>::places() const
 {
     __shared__ uint4 all[kStagedArgmax * kBlockThreads];
     return all + threadIdx.x;
 }
 
-template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+template <typename T, typename A, int V, Kind KIND, int FLIGHT, bool TABLES>
 template <typename Visit>
-__device__ void Sum<T, A, V, KIND, FLIGHT>::add_argmax(u32 k, int n, Visit visit)
+__device__ void Sum<T, A, V, KIND, FLIGHT, TABLES>::add_argmax(u32 k, int n, Visit visit)
 {
     const Source* from = keep_here(sources());
     __builtin_assume(__isShared(from));  // keeps its address in a register

@@ -43,7 +43,7 @@ __device__ inline ChunkLists chunk_lists(const BagArgs& args)
 // The units of the merge path: of rows and entries, or of entries if other rows are left alone.
 __device__ inline i64 units(const BagArgs& args)
 {
-    const i64 all = args.options ? args.total : args.rows + args.total;
+    const i64 all = args.sparse ? args.total : args.rows + args.total;
     return (all + args.unit - 1) >> (__ffsll(args.unit) - 1);  // a power of two
 }
 
@@ -83,7 +83,7 @@ __device__ inline i64 bag_by_warp(const BagArgs& args, i64 position, i64 low, i6
 }
 
 struct Range {
-    u32 first, last;
+    u32 first, last;  // last: of bags, the last one; of rows and entries, the end
 };
 
 // The bags of the first and of the last of n adjacent positions, for a CTA.
@@ -117,11 +117,32 @@ __device__ inline i64 end_of(const BagArgs& args)
     return args.bags == 0 ? 0 : min(end, args.total);
 }
 
-// The row of a position, or args.rows if it is not counted. Positions before the first bag are in
-// none.
-__device__ inline i64 row_of(const BagArgs& args, i64 position, i64 end)
+// One of several tables. Its rows and columns are some of all rows and columns.
+struct Table {
+    i64 row, element, column;  // the first of each
+    i64 rows, columns;
+};
+
+__device__ inline Table table_at(const BagArgs& args, i64 number)
+{
+    const i64* p = args.tables + number * 3;
+    return {p[0], p[1], p[2], p[3] - p[0], p[5] - p[2]};
+}
+
+// The rows that the indices of a bag count.
+__device__ inline Range rows_of(const BagArgs& args, u32 bag)
+{
+    if (!args.tables) return {0, static_cast<u32>(args.rows)};
+    const i64* table = args.tables + bag / static_cast<u32>(args.table_bags) * 3;
+    return {static_cast<u32>(table[0]), static_cast<u32>(table[3])};
+}
+
+// The row of a position of a bag, or args.rows if it is not counted. Positions before the first bag
+// are in none.
+__device__ inline i64 row_of(const BagArgs& args, i64 position, i64 bag, i64 end)
 {
     if (position >= end || position < offset_of(args, 0)) return args.rows;
-    const i64 row = integer(args.indices, position * args.index_step, args.index_wide);
-    return row >= 0 && row < args.rows && row != args.padding ? row : args.rows;
+    const i64 index = integer(args.indices, position * args.index_step, args.index_wide);
+    const Range rows = rows_of(args, static_cast<u32>(bag));
+    return index >= 0 && index < rows.last - rows.first && index != args.padding ? rows.first + index : args.rows;
 }

@@ -30,6 +30,7 @@ constexpr int kOptionDraw = 9;
 struct BagArgs {
     const char* dy;
     i64 dy_bag, dy_column;
+    i64 dy_step;  // bytes from a bag to the next; of several tables, of V elements
     const char* indices;
     i64 index_step, index_wide;  // 1: 64 bits, 0: 32 bits
     const char* offsets;
@@ -56,6 +57,7 @@ struct BagArgs {
     // Of a sort pass: the digit, and the tiles of a CTA; clear: number of 16-byte words; single
     // launch: rows of a CTA.
     i64 shift, bits, tiles;
+    i64 tail;  // clear: bytes after the words
     i64 bags_at;  // bag of each position
     i64 counted_at;  // mean: number of counted indices of each bag
     // Max: a bit for each column whose argmax it is, for each position; for each sorted entry.
@@ -72,7 +74,13 @@ struct BagArgs {
     // 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
     // once per tile, so bags and plain embeddings share all kernels.
     i64 bagless;
-    // An optimizer's: dweight is the table itself, contiguous. options: float64 numbers, or 0:
+    i64 sparse;  // 1: rows without entries are left alone.
+    // Several tables: [numTables + 1][first row, first element, first column]. Rows count on from
+    // table to table; bags are those of the first table, then those of the second; columns is the
+    // largest width. Absent: one table.
+    const i64* tables;
+    i64 num_tables, table_bags;  // tableBags: bags of a table
+    // An optimizer's: dweight is the tables themselves, contiguous. options: float64 numbers, or 0:
     // there is no optimizer. Adam has both states, SGD none; byRow: the state has one number for
     // each row.
     double* options;

@@ -34,12 +34,12 @@ __device__ void sample_weights(const BagArgs& args)
     const Range bags = bags_between(args, begin, min(each, args.total - begin));
     for (i64 base = first; base < stop; base += lanes) {
         const i64 own = min(base + lane, stop - 1);
-        const u32 own_row = static_cast<u32>(row_of(args, own, end)),
-            own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last));
+        const u32 own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last)),
+            own_row = static_cast<u32>(row_of(args, own, own_bag, end));
         const int n = static_cast<int>(min(stop - base, i64(lanes)));
         for (int p = 0; p < n; p += kFlight) {
             const T *dy[kFlight], *weight[kFlight];
-            bool counts[kFlight];
+            i64 columns[kFlight];  // 0: the position is not counted
             // Blocked summation: 16 additions for each level.
             A run[kFlight] = {}, total[kFlight] = {}, sum[kFlight] = {};
 #pragma unroll
@@ -48,7 +48,14 @@ __device__ void sample_weights(const BagArgs& args)
                     bag = __shfl_sync(group, own_bag, p + u, lanes);
                 dy[u] = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
                 weight[u] = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
-                counts[u] = p + u < n && row < args.rows;
+                columns[u] = p + u < n && row < args.rows ? args.columns : 0;
+                if (args.tables && columns[u]) {
+                    const i64 number = bag / static_cast<u32>(args.table_bags);
+                    const Table table = table_at(args, number);
+                    columns[u] = table.columns;
+                    dy[u] += table.column - number * args.table_bags * args.dy_bag;
+                    weight[u] = reinterpret_cast<const T*>(args.weight) + table.element + (row - table.row) * table.columns;
+                }
             }
             int added = 0;
             const auto hand_over = [&](int each) {
@@ -65,13 +72,13 @@ __device__ void sample_weights(const BagArgs& args)
                     Words<T, V> x[kFlight], w[kFlight];
 #pragma unroll
                     for (int u = 0; u < kFlight; ++u) {
-                        if (!counts[u]) continue;
+                        if (column >= columns[u]) continue;
                         w[u].load(weight[u] + column);
                         if (args.dy_column) x[u].load(dy[u] + column);
                     }
 #pragma unroll
                     for (int u = 0; u < kFlight; ++u) {
-                        if (!counts[u]) continue;
+                        if (column >= columns[u]) continue;
 #pragma unroll
                         for (int v = 0; v < V; ++v)
                             run[u] += (args.dy_column ? x[u].template value<A>(v)
@@ -83,7 +90,7 @@ __device__ void sample_weights(const BagArgs& args)
                 for (i64 column = lane; column < args.columns; column += lanes) {
 #pragma unroll
                     for (int u = 0; u < kFlight; ++u)
-                        if (counts[u])
+                        if (column < columns[u])
                             run[u] += widen<A>(dy[u][column * args.dy_column])
                                 * widen<A>(weight[u][column * args.weight_column]);
                     hand_over(16);
@@ -104,8 +111,9 @@ __device__ void sample_weights(const BagArgs& args)
 __device__ inline void clear(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlockThreads + threadIdx.x;
-    if (k < args.tiles)
-        reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
+    char* to = args.wide ? args.dweight : at<char>(args, args.to_at);
+    if (k < args.tiles) reinterpret_cast<uint4*>(to)[k] = uint4{0, 0, 0, 0};
+    if (k < args.tail) to[args.tiles * 16 + k] = 0;
 }
 
 constexpr u32 kArgmaxColumns = 128;  // columns of several bags that a warp holds at once
@@ -115,14 +123,20 @@ template <typename I>
 __device__ void load_argmax(const BagArgs& args, u32* argmax_rows, u32 bag, u32 base)
 {
     const u32 lane = threadIdx.x % 32;
-    const I* from = reinterpret_cast<const I*>(args.max_indices) + bag * args.max_bag + (base + lane) * args.max_column;
+    Table table = {0, 0, 0, 0, args.columns};
+    if (args.tables) {
+        table = table_at(args, bag / static_cast<u32>(args.table_bags));
+        bag %= static_cast<u32>(args.table_bags);
+    }
+    const I* from = reinterpret_cast<const I*>(args.max_indices) + bag * args.max_bag
+        + (table.column + base + lane) * args.max_column;
     i64 index[kArgmaxColumns / 32];
 #pragma unroll
     for (u32 w = 0; w < kArgmaxColumns / 32; ++w, from += 32 * args.max_column)
-        index[w] = base + w * 32 + lane < static_cast<u32>(args.columns) ? *from : -1;
+        index[w] = base + w * 32 + lane < table.columns ? *from : -1;
 #pragma unroll
     for (u32 w = 0; w < kArgmaxColumns / 32; ++w)
-        argmax_rows[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(index[w]);
+        argmax_rows[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(table.row + index[w]);
 }
 
 // For each position, a bit for each column whose argmax is its row. A warp takes 32 adjacent
@@ -135,8 +149,8 @@ __device__ inline void find_argmax(const BagArgs& args)
     const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
     const i64 own = i64(blockIdx.x) * kBlockThreads + threadIdx.x, position = min(own, args.total - 1);
     if (own - lane >= args.total || args.bags == 0) return;
-    const u32 row = static_cast<u32>(row_of(args, position, end_of(args))),
-        bag = at<const u32>(args, args.bags_at)[position];
+    const u32 bag = at<const u32>(args, args.bags_at)[position],
+        row = static_cast<u32>(row_of(args, position, bag, end_of(args)));
     const u32 left = __shfl_up_sync(~0u, bag, 1), heads = __ballot_sync(~0u, lane == 0 || left != bag);
     const u32 number = __popc(heads << (31 - lane)) - 1;  // number of the lane's bag in the warp
     for (u32 base = 0; base < args.columns; base += kArgmaxColumns) {
@@ -218,9 +232,9 @@ template <typename T>
 constexpr int kFlight = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four CTAs
 
 #define EXPORT_ROWS(name, T, A, family)                                              \
-    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<Sum, T, A, kFlight<T>>(args))  \
-    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<Sum, T, A, kFlight<T>>(args)) \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, long_rows_of_kind<Sum, T, A>(args)) \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<Gradient, T, A, kFlight<T>>(args)) \
+    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<Gradient, T, A, kFlight<T>>(args)) \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_rows_of_kind<Gradient, T, A>(args)) \
     EXPORT(family##_single_launch_##name, 2, BagArgs, single_launch<T, A>(args))     \
     EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 

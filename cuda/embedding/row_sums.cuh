@@ -1,4 +1,4 @@
-// The rows of dweight from the sorted entries, which Sum stores, or the rows of a table, which Update
+// The rows of dweight from the sorted entries, which Gradient stores, or the rows of a table, which Update
 // updates. `lanes` threads share a slice of a row, V columns each, and add its entries in order.
 //
 //     rows       every row once, zeros included, except long ones, which hold a whole chunk;
@@ -57,7 +57,7 @@ struct RowSum : Base {
         }
         u32 begun = k;
         T* p = row_at(row);
-        fetch_row(p, row);
+        fetch_row(row);
         const auto finish = [&](u32 next, u32 here) {  // stores the rows before the next one
             if (row == next) return;
             store_row(p, row, here - begun);
@@ -65,8 +65,7 @@ struct RowSum : Base {
             begun = here;
             if constexpr (Base::UPDATES) {
                 row = next;
-                p = row_at(row);
-                fetch_row(p, row);
+                fetch_row(row);
                 return;
             }
             p += args.dweight_row;
@@ -179,7 +178,7 @@ struct RowSum : Base {
                 if (to == end) break;
                 from = add_levels(first, end), to = end;
             }
-            fetch_row(row_at(row), row);
+            fetch_row(row);
             store_row(row_at(row), row, end - begin);
         });
     }
@@ -225,7 +224,7 @@ __device__ void long_rows(const BagArgs& args)
 template <typename T>
 constexpr int kWide = 16 / sizeof(T);
 
-// Sorted rows of the kind that the operands need; Sink is Sum or Update.
+// Sorted rows of the kind that the operands need; Sink is Gradient or Update.
 template <template <typename, typename, int, Kind, int> class Sink, typename T, typename A, int FLIGHT>
 __device__ void sorted(const BagArgs& args)
 {

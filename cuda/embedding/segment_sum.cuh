@@ -14,8 +14,8 @@ enum class Kind {
     Argmax,  // dy of a bag in the columns whose argmax is the position
 };
 
-// FLIGHT: loads of dy that a thread has in flight.
-template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+// FLIGHT: loads of dy that a thread has in flight. TABLES: rows may be of several tables.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT, bool TABLES>
 struct Sum {
     using Element = T;
     using Accumulator = A;
@@ -99,9 +99,10 @@ struct Sum {
     // The source of a summand. Each thread of a group looks one entry up, and all read it from
     // shared memory.
     struct Source {
-        u32 row, bag;
+        u32 row, bag;  // of several tables, the bag is where its dy begins, in units of args.dy_step
         A scale[KIND == Kind::Scaled];
         u32 argmax_bits[KIND == Kind::Argmax ? V : 0];  // argmax bits of the columns of the slice
+        u32 columns[TABLES];  // of the table
     };
 
     __device__ Source* sources() const
@@ -141,12 +142,28 @@ struct Sum {
                 }
             }
         }
+        if constexpr (TABLES) find_table(s);
     }
 
-    // dy of a bag, from the columns of the thread on.
-    __device__ const T* dy_of(u32 bag) const
+    // Finds the table of a source.
+    __device__ void find_table(Source& s) const
     {
-        return reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T))));
+        s.columns[0] = static_cast<u32>(args.columns);
+        if (!args.tables) return;
+        const u32 number = s.bag / static_cast<u32>(args.table_bags);
+        const Table table = table_at(args, number);
+        s.columns[0] = static_cast<u32>(table.columns);
+        s.bag = static_cast<u32>(((s.bag - number * args.table_bags) * args.dy_bag + table.column) / V);
+    }
+
+    // dy of the bag of a source, from the columns of the thread on.
+    __device__ const T* dy_of(u32 bag) const { return reinterpret_cast<const T*>(dy + bag * args.dy_step); }
+
+    // Whether the thread has columns of a source.
+    __device__ bool has(const Source& s) const
+    {
+        if constexpr (TABLES) return column < s.columns[0];
+        return active;
     }
 
     __device__ void load(Words<T, V>& x, u32 bag) const
@@ -187,7 +204,7 @@ struct Sum {
 #pragma unroll
             for (int u = 0; u < FLIGHT; ++u) {
                 x[u] = {};
-                argmax_bits[u] = active && j + u < n ? ~0u : 0;
+                argmax_bits[u] = j + u < n && has(from[j + u]) ? ~0u : 0;
                 if (KIND == Kind::Argmax && argmax_bits[u]) argmax_bits[u] = argmax_of(from[j + u]);
                 if (argmax_bits[u]) load(x[u], from[j + u].bag);
             }
@@ -229,7 +246,7 @@ struct Sum {
     __device__ void each_slice(Work work) { work(); }
     template <typename Work>
     __device__ void each_pass(Work work) { work(); }
-    __device__ void fetch_row(const T*, u32) {}
+    __device__ void fetch_row(u32) {}
 
     // Adds entries that are all of one row.
     __device__ void add_run(u32 first, u32 end)
@@ -317,3 +334,7 @@ struct Sum {
             *p = T(0);
     }
 };
+
+// The sums of one table, whose rows are stored.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+using Gradient = Sum<T, A, V, KIND, FLIGHT, false>;

@@ -83,8 +83,8 @@ __device__ __noinline__ u32 argmax_bits(const BagArgs& args, u32 row, u32 bag, u
 }
 
 template <typename T, typename A, int V>
-struct SingleLaunchSum : Sum<T, A, V, Kind::Scaled, kRun> {
-    using Base = Sum<T, A, V, Kind::Scaled, kRun>;
+struct SingleLaunchSum : Gradient<T, A, V, Kind::Scaled, kRun> {
+    using Base = Gradient<T, A, V, Kind::Scaled, kRun>;
     using Base::Base, Base::args, Base::lanes, Base::lane, Base::column, Base::active, Base::run, Base::total;
     using Base::begin, Base::settle, Base::load, Base::row_at, Base::store_row;
 

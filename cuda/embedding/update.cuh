@@ -1,21 +1,19 @@
-// The update of the rows of a table by an optimizer, in place of storing their gradients. The rules
-// are in core/internal/ops/embedding/learning.go.
+// The rows of tables that have entries: their update by an optimizer, whose rules are in
+// core/internal/ops/embedding/learning.go, or their gradients. Other rows are not touched.
 #pragma once
 
 #include "embedding/optimizer.cuh"
 #include "embedding/row_sums.cuh"
 
-// A segment sum whose rows are gradients of a table that an optimizer updates. Other rows of the table
-// are not touched.
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
-struct Update : Sum<T, A, V, KIND, FLIGHT> {
-    using Base = Sum<T, A, V, KIND, FLIGHT>;
+struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
+    using Base = Sum<T, A, V, KIND, FLIGHT, true>;
     using Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::active, Base::group, Base::begin,
         Base::take_row, Base::PART;
     static constexpr bool UPDATES = true;
     bool adds_squares = true, updates = true;  // of this pass, if the state has one number for each row
 
-    __device__ explicit Update(const BagArgs& a) : Base(a) {}
+    __device__ explicit Update(const BagArgs& a) : Base(a), table{0, 0, 0, a.tables ? 0 : a.rows, a.columns} {}
 
     // A state of one number for each row needs all of its gradient, so a group of threads takes all
     // slices of a unit.
@@ -46,54 +44,81 @@ struct Update : Sum<T, A, V, KIND, FLIGHT> {
     __device__ A option(int which) const { return static_cast<A>(args.options[which]); }
 
     // Begins to load a row and its state, before the entries of the row are added.
-    __device__ void fetch_row(const T* p, u32 row)
+    __device__ void fetch_row(u32 row)
     {
-        table = {};
-        state[0] = state[1] = {};
         if (row >= args.rows) return;
+        if (row - table.row >= table.rows) find_table(row);
+        active = column < table.columns;
+        if (!args.options) return;
+        values = {};
+        state[0] = state[1] = {};
         if (args.by_row && lane == 0) state[0].at[0] = reinterpret_cast<const A*>(args.state)[row];
         if (!active) return;
+        const i64 first = element(row);
+        const T* p = reinterpret_cast<const T*>(args.dweight) + first;
         if constexpr (V > 1)
-            table.load(p);
+            values.load(p);
         else
-            table.set(0, *p);
-        const i64 first = row * args.columns + column;
+            values.set(0, *p);
         if (args.state && !args.by_row) load_state(0, args.state, first);
         if (args.state2) load_state(1, args.state2, first);
     }
 
-    // The sum so far is the gradient of the row that was fetched; updates the row.
-    __device__ void store_row(T* p, u32 row, u32 occurrences)
+    // The sum so far is the gradient of the row that was fetched; updates the row, or stores its gradient.
+    __device__ void store_row(T*, u32 row, u32 occurrences)
     {
         if (occurrences == 0) return;
         A g[V + 1];
         take_row(g, occurrences);
-        const A inverse = 1 / option(kOptionGradScale), decay = option(kOptionWeightDecay);
-#pragma unroll
-        for (int v = 0; v < V; ++v) g[v] = g[v] * inverse + decay * table.template value<A>(v);
-        const i64 first = row * args.columns + column;
-        A rate = option(args.state2 ? kOptionStepSize : kOptionLr);
-        if (args.by_row) {
-            rate *= rate_of_row(g, row);
-            if (!updates) return;
-        } else if (args.state2) {
-            adam(g);
-        } else if (args.state) {
-            adagrad(g);
-        }
-        if (!active) return;
-        if (args.state && !args.by_row) store_state(0, args.state, first);
-        if (args.state2) store_state(1, args.state2, first);
-#pragma unroll
-        for (int v = 0; v < V; ++v) g[v] = table.template value<A>(v) - rate * g[v];
-        store_table(p, g, first);
+        if (args.options && !update(g, row)) return;
+        if (active) store_values(g, element(row));
     }
 
     __device__ void store_zeros(T*) const {}
 
 private:
-    Words<T, V> table;   // of the row that was fetched
+    Table table;  // of the row that was fetched
+    Words<T, V> values;
     Pack<A, V> state[2];
+
+    __device__ void find_table(u32 row)
+    {
+        i64 low = 0, high = args.num_tables - 1;  // the last table that does not begin after the row
+        while (low < high) {
+            const i64 middle = (low + high + 1) / 2;
+            if (args.tables[middle * 3] <= row)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        table = table_at(args, low);
+    }
+
+    // Where the thread's columns of a row are in the tables and in states of their shape.
+    __device__ i64 element(u32 row) const { return table.element + (row - table.row) * table.columns + column; }
+
+    // The new values of the row from its gradient, and the new state, which is stored. False: the row
+    // is updated in a later pass.
+    __device__ bool update(A (&g)[V + 1], u32 row)
+    {
+        const A inverse = 1 / option(kOptionGradScale), decay = option(kOptionWeightDecay);
+#pragma unroll
+        for (int v = 0; v < V; ++v) g[v] = g[v] * inverse + decay * values.template value<A>(v);
+        A rate = option(args.state2 ? kOptionStepSize : kOptionLr);
+        if (args.by_row) {
+            rate *= rate_of_row(g, row);
+            if (!updates) return false;
+        } else if (args.state2) {
+            adam(g);
+        } else if (args.state) {
+            adagrad(g);
+        }
+        if (active && args.state && !args.by_row) store_state(0, args.state, element(row));
+        if (active && args.state2) store_state(1, args.state2, element(row));
+#pragma unroll
+        for (int v = 0; v < V; ++v) g[v] = values.template value<A>(v) - rate * g[v];
+        return true;
+    }
 
     __device__ void load_state(int which, const char* from, i64 first)
     {
@@ -114,7 +139,7 @@ private:
         }
     }
 
-    __device__ void store_table(T* p, const A (&value)[V + 1], i64 first) const
+    __device__ void store_values(const A (&value)[V + 1], i64 first) const
     {
         Pack<T, V> pack;
         if constexpr (V > 1)
@@ -128,7 +153,7 @@ private:
                 for (int v = 0; v < V; ++v) pack.at[v] = rounded_at_random<T>(value[v], random.bits(first + v));
             }
         }
-        store_wide(p, pack);
+        store_wide(reinterpret_cast<T*>(args.dweight) + first, pack);
     }
 
     // Adagrad: the gradient over the root of the sum of squares.
@@ -167,7 +192,7 @@ private:
 #pragma unroll
             for (int v = 0; v < V; ++v) squares += active ? g[v] * g[v] : A(0);
             for (int reach = lanes / 2; reach > 0; reach /= 2) squares += __shfl_xor_sync(group(), squares, reach, lanes);
-            number += squares / A(args.columns);
+            number += squares / A(table.columns);
             if (lane == 0) reinterpret_cast<A*>(args.state)[row] = number;
         }
         return 1 / (sqrt(__shfl_sync(group(), number, 0, lanes)) + option(kOptionEps));

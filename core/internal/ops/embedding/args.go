@@ -36,6 +36,7 @@ const (
 type BagArgs struct {
 	dy                          launch.Address `cuda:"const char*"`
 	dyBag, dyColumn             int64
+	dyStep                      int64 // bytes from a bag to the next; of several tables, of V elements
 	indices                     launch.Address `cuda:"const char*"`
 	indexStep, indexWide        int64          // 1: 64 bits, 0: 32 bits
 	offsets                     launch.Address `cuda:"const char*"`
@@ -62,6 +63,7 @@ type BagArgs struct {
 	// Of a sort pass: the digit, and the tiles of a CTA; clear: number of 16-byte words; single
 	// launch: rows of a CTA.
 	shift, bits, tiles int64
+	tail               int64 // clear: bytes after the words
 	bagsAt             int64 // bag of each position
 	countedAt          int64 // mean: number of counted indices of each bag
 	// Max: a bit for each column whose argmax it is, for each position; for each sorted entry.
@@ -78,8 +80,15 @@ type BagArgs struct {
 	// 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
 	// once per tile, so bags and plain embeddings share all kernels.
 	bagless int64
-	// An optimizer's: dweight is the table itself, contiguous. options: float64 numbers, or 0: there is
-	// no optimizer. Adam has both states, SGD none; byRow: the state has one number for each row.
+	// 1: rows without entries are left alone.
+	sparse int64
+	// Several tables: [numTables + 1][first row, first element, first column]. Rows count on from table
+	// to table; bags are those of the first table, then those of the second; columns is the largest
+	// width. Absent: one table.
+	tables               launch.Address `cuda:"const i64*"`
+	numTables, tableBags int64 // tableBags: bags of a table
+	// An optimizer's: dweight is the tables themselves, contiguous. options: float64 numbers, or 0: there
+	// is no optimizer. Adam has both states, SGD none; byRow: the state has one number for each row.
 	options           launch.Address `cuda:"double*"`
 	state, state2     launch.Address
 	byRow, stochastic int64

@@ -290,6 +290,7 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	r.setOperands(a)
 	r.q.SetAddress(&a.workspace, launch.WorkspaceOperand, r.base)
 	a.rows, a.columns, a.bags, a.total, a.padding = r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding
+	a.sparse = flagWord(r.learns())
 	a.last, a.mean, a.byFrequency, a.bagless = flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(r.bagless())
 	a.positions = flagWord(r.args[BagSampleWeights].Given() || r.Mode == "max")
 	a.fromAt, a.toAt, a.countsAt, a.totalsAt = l.from, l.to, r.Counts, r.Totals+l.pass*r.groupTotals()*4
@@ -326,6 +327,7 @@ func (r *bagRun) setOperands(a *BagArgs) {
 	matrix(BagMaxIndices, &a.maxBag, &a.maxColumn)
 	matrix(bagWeight, &a.weightRow, &a.weightColumn)
 	matrix(bagDweight, &a.dweightRow, &a.dweightColumn)
+	a.dyStep = a.dyBag * r.DType.Size()
 	a.indexStep, a.offsetStep, a.sampleWeightStep = r.args[bagIndices].Strides[0], r.args[bagOffsets].Strides[0], r.args[BagSampleWeights].Strides[0]
 	a.indexWide, a.offsetWide, a.maxWide = r.args[bagIndices].DType.Size()/8, r.args[bagOffsets].DType.Size()/8, r.args[BagMaxIndices].DType.Size()/8
 	a.sampleWeightSingle = flagWord(r.args[BagSampleWeights].DType == tensor.Float32)
