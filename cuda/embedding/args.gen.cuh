@@ -83,3 +83,29 @@ struct UniqueArgs {
     i64 shift;
     i64 stage, end;  // the stages stage..end-1
 };
+
+// BagForwardArgs is the argument of the kernels of embedding bags forward. Strides and steps are in
+// elements; absent operands are 0.
+struct BagForwardArgs {
+    const char* weight;
+    i64 weight_row, weight_column;  // of one table
+    const char* indices;
+    i64 index_step, index_wide;  // 1: 64 bits, 0: 32 bits
+    const char* offsets;
+    i64 offset_step, offset_wide;
+    const char* sample_weights;
+    i64 sample_weight_step;
+    i64 sample_weight_single;  // 1: float32 beside any T
+    const i64* tables;  // 0: one table
+    char* y;
+    i64 y_row, y_column;
+    char* max_indices;
+    i64 max_row, max_column;
+    i64 max_wide;
+    i64 rows, columns;  // of one table
+    i64 bags, total;  // bags of a table, number of indices
+    i64 padding;  // the row that is not counted, or -1
+    i64 last, mean;  // flags; last: offsets include the end of the last bag
+    i64 wide;  // 16-byte accesses
+    i64 blocks;  // CTAs of each table
+};
