@@ -101,7 +101,7 @@ struct BagForwardArgs {
     i64 y_row, y_column;
     char* max_indices;
     i64 max_row, max_column;
-    i64 max_wide;
+    i64 max_wide, max_vector;  // vector: 16-byte accesses, if y has them, too
     i64 rows, columns;  // of one table
     i64 bags, total;  // bags of a table, number of indices
     i64 padding;  // the row that is not counted, or -1

@@ -103,7 +103,7 @@ type BagForwardArgs struct {
 	yRow, yColumn           int64
 	maxIndices              launch.Address
 	maxRow, maxColumn       int64
-	maxWide                 int64
+	maxWide, maxVector      int64 // vector: 16-byte accesses, if y has them, too
 	rows, columns           int64 // of one table
 	bags, total             int64 // bags of a table, number of indices
 	padding                 int64 // the row that is not counted, or -1

@@ -35,7 +35,7 @@ func (p *ForwardProgram) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue
 	}
 	vectors := num.CeilDiv(p.widest, v)
 	lanes := min(32, num.Pow2(vectors))
-	a.blocks = num.CeilDiv(p.bags*num.CeilDiv(vectors, lanes)*lanes, launch.BlockThreads)
+	a.blocks = num.CeilDiv(p.bags*lanes, launch.BlockThreads) * num.CeilDiv(vectors, lanes)
 	a.rows, a.columns, a.bags, a.total, a.padding = p.rows, p.widest, p.bags, p.total, p.padding
 	a.last, a.mean, a.wide = flagWord(p.hasLastOffset), flagWord(p.mode == "mean"), flagWord(wide)
 	return q.Submit(0, p.tables*a.blocks, launch.BlockThreads)
@@ -67,5 +67,6 @@ func (p *ForwardProgram) setOperands(a *BagForwardArgs, args []tensor.Tensor, q 
 	a.indexStep, a.indexWide = args[forwardIndices].Strides[0], args[forwardIndices].DType.Size()/8
 	a.offsetStep, a.offsetWide = args[forwardOffsets].Strides[0], args[forwardOffsets].DType.Size()/8
 	a.sampleWeightStep, a.sampleWeightSingle = args[forwardSampleWeights].Strides[0], flagWord(args[forwardSampleWeights].DType == tensor.Float32)
-	a.maxWide = args[forwardMaxIndices].DType.Size() / 8
+	argmax := &args[forwardMaxIndices]
+	a.maxWide, a.maxVector = argmax.DType.Size()/8, flagWord(argmax.Given() && alignedRows(argmax, 16/argmax.DType.Size()))
 }
