@@ -13,6 +13,8 @@ constexpr int kGroup = 32;  // adjacent CTAs of the sort whose histograms are ad
 constexpr int kStretch = 32;  // adjacent positions that a warp looks up at once
 constexpr int kGathered = 4;  // entries in flight per thread
 constexpr int kSingleLaunchRows = 255;  // single launch: rows of a CTA at most
+// forward: rows in flight per thread, and threads of a bag at least
+constexpr int kForwardFlight = 4;
 constexpr int kUniqueBlock = 1024;  // unique rows: threads of a CTA at most
 
 // BagArgs is the argument of all kernels of embedding bags. Strides and steps are in elements,

@@ -9,10 +9,9 @@
 #include "common/divisor.cuh"
 #include "embedding/args.cuh"
 
-// Rows in flight per thread, and additions of a running sum before it moves to the next level
-// (blocked summation). kBatches of these move to the last level.
-constexpr int kFlight = 4;
-constexpr u32 kBatches = 16;
+constexpr int kFlight = kForwardFlight;  // and additions of a running sum (blocked summation)
+constexpr u32 kAdded = 16;               // sums of a level that make one of the next
+constexpr int kLevels = 7;   // of sums of kFlight * kAdded rows; enough for 2^31 positions
 constexpr u32 kNoRow = ~0u;  // the row of a position that does not count
 
 // A slice of the columns of one bag of one table.
@@ -51,7 +50,9 @@ __device__ bool take(const BagForwardArgs& args, Slice& s)
         stride = 1;
     }
     s.row_bytes *= sizeof(T);
-    const u32 vectors = (width + V - 1) / V, lanes_log = vectors > 16 ? 5 : 32 - __clz(max(vectors, 1u) - 1);
+    const u32 vectors = (width + V - 1) / V;
+    // At least kFlight lanes, which look that many positions up at once.
+    const u32 lanes_log = vectors > 16 ? 5 : 32 - __clz(max(vectors, u32(kFlight)) - 1);
     s.lanes = 1u << lanes_log;
     s.lane = threadIdx.x & (s.lanes - 1);
     const u32 slices = (vectors + s.lanes - 1) >> lanes_log;
@@ -140,10 +141,43 @@ __device__ void store_columns(const BagForwardArgs& args, const Slice& s, const 
     }
 }
 
+// The sums of a long bag, one level after the other, in local memory.
+template <typename A, int V>
+struct Levels {
+    A sums[kLevels][V];
+
+    // Adds sum number `count` of the lowest level, counted from 1, and clears it.
+    __device__ void push(A (&sum)[V], u32 count)
+    {
+#pragma unroll 1
+        for (int level = 0;; ++level, count /= kAdded) {
+            if (count % kAdded != 1)
+#pragma unroll
+                for (int v = 0; v < V; ++v) sum[v] += sums[level][v];
+            if (count % kAdded) {
+#pragma unroll
+                for (int v = 0; v < V; ++v) sums[level][v] = sum[v], sum[v] = 0;
+                return;
+            }
+        }
+    }
+
+    // Adds all sums to `sum`, of which `count` have come to the lowest level.
+    __device__ void add_to(A (&sum)[V], u32 count) const
+    {
+#pragma unroll 1
+        for (int level = 0; count; ++level, count /= kAdded)
+            if (count % kAdded)
+#pragma unroll
+                for (int v = 0; v < V; ++v) sum[v] += sums[level][v];
+    }
+};
+
 template <typename T, typename A, int V, bool WEIGHTED>
 __device__ void sum_bag(const BagForwardArgs& args, const Slice& s)
 {
-    A run[V] = {}, total[V] = {}, sum[V] = {};
+    A run[V] = {}, total[V] = {};
+    Levels<A, V> levels;
     u32 batches = 0;
     const u32 counted = each_row<T, A, V, WEIGHTED>(args, s,
         [&](const Words<T, V>& x, A scale, auto) {
@@ -154,18 +188,15 @@ __device__ void sum_bag(const BagForwardArgs& args, const Slice& s)
         [&] {
 #pragma unroll
             for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
-            if (++batches % kBatches) return;
-#pragma unroll
-            for (int v = 0; v < V; ++v) sum[v] += total[v], total[v] = 0;
+            if (++batches % kAdded == 0) levels.push(total, batches / kAdded);
         });
-#pragma unroll
-    for (int v = 0; v < V; ++v) sum[v] += total[v];
+    levels.add_to(total, batches / kAdded);
     if (args.mean && counted > 1) {
         const auto divisor = Divisor<A>::of(A(counted));
 #pragma unroll
-        for (int v = 0; v < V; ++v) sum[v] = divisor.divide(sum[v]);
+        for (int v = 0; v < V; ++v) total[v] = divisor.divide(total[v]);
     }
-    store_columns<T, A, V>(args, s, sum);
+    store_columns<T, A, V>(args, s, total);
 }
 
 template <typename T, typename A, int V>
@@ -230,7 +261,7 @@ __device__ void maximum(const BagForwardArgs& args)
 
 // 16 bytes of columns for each thread if the operands allow it, else one column.
 #define EXPORT_FORWARD(name, T, A, family)                                              \
-    EXPORT(family##_sum_##name, sizeof(T) == 2 ? 3 : 4, BagForwardArgs,                 \
+    EXPORT(family##_sum_##name, 4, BagForwardArgs,                                      \
         args.wide ? sum<T, A, 16 / sizeof(T)>(args) : sum<T, A, 1>(args))               \
     EXPORT(family##_max_##name, 3, BagForwardArgs,                                      \
         args.wide ? maximum<T, A, 16 / sizeof(T)>(args) : maximum<T, A, 1>(args))

@@ -14,6 +14,7 @@ const (
 	BagStretch          = 32   // adjacent positions that a warp looks up at once
 	BagGathered         = 4    // entries in flight per thread
 	BagSingleLaunchRows = 255  // single launch: rows of a CTA at most
+	ForwardFlight       = 4    // forward: rows in flight per thread, and threads of a bag at least
 	UniqueBlock         = 1024 // unique rows: threads of a CTA at most
 )
 

@@ -34,7 +34,7 @@ func (p *ForwardProgram) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue
 		v = 1
 	}
 	vectors := num.CeilDiv(p.widest, v)
-	lanes := min(32, num.Pow2(vectors))
+	lanes := max(ForwardFlight, min(32, num.Pow2(vectors)))
 	a.blocks = num.CeilDiv(p.bags*lanes, launch.BlockThreads) * num.CeilDiv(vectors, lanes)
 	a.rows, a.columns, a.bags, a.total, a.padding = p.rows, p.widest, p.bags, p.total, p.padding
 	a.last, a.mean, a.wide = flagWord(p.hasLastOffset), flagWord(p.mode == "mean"), flagWord(wide)
