@@ -43,7 +43,7 @@ UNUSED static void store_single(const sw_bag_out *out, long row, const float *si
    BAG_AHEAD entries ahead are prefetched. */
 enum { BAG_AHEAD = 6, BAG_LINES = 8 };
 
-static inline void ask_for(const char *line, long bytes) {
+INLINE void ask_for(const char *line, long bytes) {
   for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
 }
 
