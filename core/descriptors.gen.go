@@ -17,7 +17,9 @@ type (
 	DequantizePerToken           = elementwise.DequantizePerToken
 	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
 	EmbeddingBackward            = embedding.EmbeddingBackward
+	EmbeddingBag                 = embedding.EmbeddingBag
 	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
+	EmbeddingBags                = embedding.EmbeddingBags
 	FakeQuantize                 = elementwise.FakeQuantize
 	FakeQuantizeBackward         = elementwise.FakeQuantizeBackward
 	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken

@@ -13,6 +13,8 @@ constexpr int kGroup = 32;  // adjacent CTAs of the sort whose histograms are ad
 constexpr int kStretch = 32;  // adjacent positions that a warp looks up at once
 constexpr int kGathered = 4;  // entries in flight per thread
 constexpr int kSingleLaunchRows = 255;  // single launch: rows of a CTA at most
+// forward: rows in flight per thread, and threads of a bag at least
+constexpr int kForwardFlight = 4;
 constexpr int kUniqueBlock = 1024;  // unique rows: threads of a CTA at most
 constexpr int kOptionLr = 0;
 constexpr int kOptionEps = 1;
@@ -106,4 +108,30 @@ struct UniqueArgs {
     i64 totals_at, counts_at;  // set bits in 2^shift groups of 32 words; in each group
     i64 shift;
     i64 stage, end;  // the stages stage..end-1
+};
+
+// BagForwardArgs is the argument of the kernels of embedding bags forward. Strides and steps are in
+// elements; absent operands are 0.
+struct BagForwardArgs {
+    const char* weight;
+    i64 weight_row, weight_column;  // of one table
+    const char* indices;
+    i64 index_step, index_wide;  // 1: 64 bits, 0: 32 bits
+    const char* offsets;
+    i64 offset_step, offset_wide;
+    const char* sample_weights;
+    i64 sample_weight_step;
+    i64 sample_weight_single;  // 1: float32 beside any T
+    const i64* tables;  // 0: one table
+    char* y;
+    i64 y_row, y_column;
+    char* max_indices;
+    i64 max_row, max_column;
+    i64 max_wide, max_vector;  // vector: 16-byte accesses, if y has them, too
+    i64 rows, columns;  // of one table
+    i64 bags, total;  // bags of a table, number of indices
+    i64 padding;  // the row that is not counted, or -1
+    i64 last, mean;  // flags; last: offsets include the end of the last bag
+    i64 wide;  // 16-byte accesses
+    i64 blocks;  // CTAs of each table
 };

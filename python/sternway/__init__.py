@@ -13,6 +13,7 @@ from . import (
     _dequantize_backward,
     _embedding,
     _embedding_bag,
+    _embedding_bag_forward,
     _fake_quantize,
     _fake_quantize_backward,
     _lerp,
@@ -32,6 +33,7 @@ from ._dequantize import *
 from ._dequantize_backward import *
 from ._embedding import *
 from ._embedding_bag import *
+from ._embedding_bag_forward import *
 from ._fake_quantize import *
 from ._fake_quantize_backward import *
 from ._lerp import *
@@ -55,6 +57,7 @@ __all__ = [
     *_dequantize_backward.__all__,
     *_embedding.__all__,
     *_embedding_bag.__all__,
+    *_embedding_bag_forward.__all__,
     *_fake_quantize.__all__,
     *_fake_quantize_backward.__all__,
     *_lerp.__all__,

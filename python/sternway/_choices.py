@@ -46,12 +46,24 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "index_dtype": get_args(IndexName),
         "optimizer": get_args(Optimizer),
     },
+    "embedding_bag": {
+        "dtype": get_args(FloatName),
+        "mode": get_args(BagMode),
+        "index_dtype": get_args(IndexName),
+        "offset_dtype": get_args(IndexName),
+    },
     "embedding_bag_backward": {
         "dtype": get_args(FloatName),
         "mode": get_args(BagMode),
         "index_dtype": get_args(IndexName),
         "offset_dtype": get_args(IndexName),
         "optimizer": get_args(Optimizer),
+    },
+    "embedding_bags": {
+        "dtype": get_args(FloatName),
+        "mode": get_args(BagMode),
+        "index_dtype": get_args(IndexName),
+        "offset_dtype": get_args(IndexName),
     },
     "fake_quantize": {
         "dtype": get_args(FloatName),

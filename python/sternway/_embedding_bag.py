@@ -167,10 +167,11 @@ def _flag(op: str, name: str, value: Any) -> bool:
     raise errors.make("invalid_problem", op, name, "True or False", errors.shown(value))
 
 
-def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
-    """Indices of rank 1, and offsets. Each row of indices of rank 2 is a bag, whose offsets are made here."""
-    if len(dy.shape) != 2:
-        raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
+def _flat(op: str, like: Array, indices: Array, offsets: Array | None, out: Any, bags: int | None = None) -> tuple[Array, Array]:
+    """Indices of rank 1, and offsets. Each row of indices of rank 2 is a bag, whose offsets are made here.
+
+    like: an array of the library that makes them, unless `out` is one. bags: how many bags there are, if that is known.
+    """
     if len(indices.shape) == 1:
         if offsets is None:
             raise errors.make("invalid_problem", op, "offsets", "given for indices of rank 1", "nothing")
@@ -180,12 +181,29 @@ def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -
     if offsets is not None:
         got = "an operand"
         raise errors.make("invalid_problem", op, "offsets", "left out for indices of rank 2", got, "each row is a bag")
-    bags, width = indices.shape
-    if bags != dy.shape[0]:
-        rows = f"of {dy.shape[0]} rows like dy"
+    count, width = indices.shape
+    if bags is not None and bags != count:
+        rows = f"of {bags} rows like dy"
         raise errors.make("invalid_problem", op, "indices", rows, f"shape {list(indices.shape)}", "each row is a bag")
-    given = dy if out is None or isinstance(out, (tuple, list)) else out
-    return indices.reshape(-1), producer(given, op).multiples(bags, width, device_of(dy))
+    given = like if out is None or isinstance(out, (tuple, list)) else out
+    return indices.reshape(-1), producer(given, op).multiples(count, width, device_of(like))
+
+
+def _flat_of_gradient(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
+    if len(dy.shape) != 2:
+        raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
+    return _flat(op, dy, indices, offsets, out, dy.shape[0])
+
+
+def _flat_weights(op: str, weights: Any, indices: Array) -> Array | None:
+    """Weights of samples, which have the shape of the indices, of rank 1."""
+    if weights is None:
+        return None
+    weights = require_array(op, "per_sample_weights", weights)
+    if tuple(weights.shape) != tuple(indices.shape):
+        shapes = f"of shape {list(indices.shape)} like indices", str(list(weights.shape))
+        raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
+    return weights if len(weights.shape) == 1 else weights.reshape(-1)
 
 
 @errors.reported_as("embedding_bag_backward", _OUTPUTS)
@@ -247,15 +265,9 @@ def embedding_bag_backward(
     grad, rows = require_array(op, "dy", dy), require_array(op, "indices", indices)
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
-    flat, starts = _flat(op, grad, rows, offsets, out)
+    flat, starts = _flat_of_gradient(op, grad, rows, offsets, out)
     last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
-    weights: Array | None = per_sample_weights
-    if weights is not None:
-        weights = require_array(op, "per_sample_weights", weights)
-        if tuple(weights.shape) != tuple(rows.shape):
-            shapes = f"of shape {list(rows.shape)} like indices", str(list(weights.shape))
-            raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
-        weights = weights if len(weights.shape) == 1 else weights.reshape(-1)
+    weights = _flat_weights(op, per_sample_weights, rows)
     plan = _planned(
         "num_embeddings",
         num_embeddings, grad.shape[1], grad.shape[0], flat.shape[0], grad.dtype, mode, flat.dtype, starts.dtype, padding_idx,
@@ -306,7 +318,7 @@ def embedding_bag_per_sample_weights_backward(
     grad, rows = require_array(op, "dy", dy), require_array(op, "indices", indices)
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
-    flat, starts = _flat(op, grad, rows, offsets, out)
+    flat, starts = _flat_of_gradient(op, grad, rows, offsets, out)
     last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
     table = require_array(op, "weight", weight)
     if len(table.shape) != 2:

@@ -17,6 +17,19 @@ func BagOf(mode string, rows, columns, bags, total int64) embedding.EmbeddingBag
 	return embedding.EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: tensor.Int64}
 }
 
+// ForwardOf is the forward of a problem of BagOf.
+func ForwardOf(mode string, rows, columns, bags, total int64) embedding.EmbeddingBag {
+	return embedding.EmbeddingBag{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: tensor.Int64}
+}
+
+// TablesOf is a forward of three tables: 5 rows of 16 columns, 4 of 8 and 6 of 40, each with 3 bags.
+func TablesOf(mode string) embedding.EmbeddingBags {
+	return embedding.EmbeddingBags{
+		NumTables: 3, NumBags: 3, NumRows: 15, NumElements: 5*16 + 4*8 + 6*40, NumColumns: 64, EmbeddingDim: 40, TotalIndices: 20,
+		Mode: mode, IndexDType: tensor.Int32, IsAligned: true,
+	}
+}
+
 // BagWith is a small problem in float32 with a change.
 func BagWith(change func(*embedding.EmbeddingBagBackward)) embedding.EmbeddingBagBackward {
 	d := BagOf("sum", 5, 3, 2, 7)

@@ -22,6 +22,7 @@ func Samples() []ops.Descriptor {
 		BagOf("sum", 5, 3, 2, 7), BagOf("mean", 9, 8, 3, 5000), BagOf("max", 4, 2, 6, 9),
 		embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, IndexDType: tensor.Int64},
 		embedding.EmbeddingBackward{NumEmbeddings: 9, EmbeddingDim: 8, NumIndices: 5000, IndexDType: tensor.Int32},
+		ForwardOf("sum", 5, 3, 2, 7), ForwardOf("mean", 9, 8, 3, 50), ForwardOf("max", 4, 2, 6, 9), TablesOf("sum"), TablesOf("max"),
 		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
 	}, elementSamples...)
 	for i, kind := range scan.Kinds {

@@ -26,7 +26,7 @@ var headers = map[string]header{
 	},
 	"cuda/embedding/args.gen.cuh": {
 		sources: []string{"core/internal/ops/embedding/args.go"}, prefix: "Bag",
-		structs: []any{embedding.BagArgs{}, embedding.UniqueArgs{}},
+		structs: []any{embedding.BagArgs{}, embedding.UniqueArgs{}, embedding.BagForwardArgs{}},
 	},
 	"cuda/rope/args.gen.cuh": {
 		sources: []string{"core/internal/ops/rope/args.go"},

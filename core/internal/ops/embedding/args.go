@@ -14,6 +14,7 @@ const (
 	BagStretch          = 32   // adjacent positions that a warp looks up at once
 	BagGathered         = 4    // entries in flight per thread
 	BagSingleLaunchRows = 255  // single launch: rows of a CTA at most
+	ForwardFlight       = 4    // forward: rows in flight per thread, and threads of a bag at least
 	UniqueBlock         = 1024 // unique rows: threads of a CTA at most
 )
 
@@ -112,4 +113,30 @@ type UniqueArgs struct {
 	totalsAt, countsAt   int64 // set bits in 2^shift groups of 32 words; in each group
 	shift                int64
 	stage, end           int64 // the stages stage..end-1
+}
+
+// BagForwardArgs is the argument of the kernels of embedding bags forward. Strides and steps are in
+// elements; absent operands are 0.
+type BagForwardArgs struct {
+	weight                  launch.Address `cuda:"const char*"`
+	weightRow, weightColumn int64          // of one table
+	indices                 launch.Address `cuda:"const char*"`
+	indexStep, indexWide    int64          // 1: 64 bits, 0: 32 bits
+	offsets                 launch.Address `cuda:"const char*"`
+	offsetStep, offsetWide  int64
+	sampleWeights           launch.Address `cuda:"const char*"`
+	sampleWeightStep        int64
+	sampleWeightSingle      int64          // 1: float32 beside any T
+	tables                  launch.Address `cuda:"const i64*"` // 0: one table
+	y                       launch.Address
+	yRow, yColumn           int64
+	maxIndices              launch.Address
+	maxRow, maxColumn       int64
+	maxWide, maxVector      int64 // vector: 16-byte accesses, if y has them, too
+	rows, columns           int64 // of one table
+	bags, total             int64 // bags of a table, number of indices
+	padding                 int64 // the row that is not counted, or -1
+	last, mean              int64 // flags; last: offsets include the end of the last bag
+	wide                    int64 // 16-byte accesses
+	blocks                  int64 // CTAs of each table
 }

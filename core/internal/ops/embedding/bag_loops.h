@@ -3,28 +3,7 @@
 /* Columns that are summed at once, with their sums in registers. */
 enum { AT(BAG_TILE) = VECTOR / 8 };
 
-/* float32 terms are added in float64. float64 terms use compensated summation with Knuth's TwoSum;
-   the compensation is dropped if the sum is not finite. */
-#define ADD_f32(sum, lost, x) do { sum += x; (void)lost; } while (0)
-#define ADD_f64(sum, lost, x) \
-  do { double term = x, next = sum + term, part = next - sum; lost += (sum - (next - part)) + (term - part); \
-      sum = next; } while (0)
-#define WHOLE_f32(sum, lost) (sum)
-#define WHOLE_f64(sum, lost) (isfinite(sum) ? (sum) + (lost) : (sum))
-
-/* Stores a row of float64 in the dtype and with the strides of the output. */
-TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *restrict sum) {
-  long n = out->columns, step = out->column;
-  char *to = row_of(out, row);
-  if (out->narrow == DTYPE_f64) {
-    for (long i = 0; i < n; i++) ((double *)to)[i * step] = sum[i];
-    return;
-  }
-  float *restrict single = out->narrow == DTYPE_f32 && step == 1 ? (float *)to : (float *)out->single;
-  if (out->narrow == DTYPE_f32) for (long i = 0; i < n; i++) single[i] = (float)sum[i];
-  else for (long i = 0; i < n; i++) single[i] = (float)odd_of(sum[i]);
-  if ((char *)single != to) store_single(out, row, single);
-}
+#include "rows_loops.h"
 
 /* The sum of 16 lanes, each with every 16th of n products: lane j goes to lane j + 8, then 4, 2, 1.
    The compiler needs twice as many instructions for it as AVX-512 has. */
@@ -166,10 +145,6 @@ BAG_ROWS(f64, f64, double, uint32_t)
 BAG_ROWS(f32_wide, f32, float, uint64_t)
 BAG_ROWS(f64_wide, f64, double, uint64_t)
 #undef BAG_ROWS
-#undef ADD_f32
-#undef ADD_f64
-#undef WHOLE_f32
-#undef WHOLE_f64
 
 /* A row of dy in float64. All positions of a bag use it, so it is converted once per bag. */
 TARGET static const double *AT(wide_f32)(const sw_bag_dots *b, long bag, double *restrict wide, float *single) {

@@ -1,10 +1,6 @@
 package embedding
 
-import (
-	"slices"
-
-	"github.com/sternway/sternway/core/internal/cpu"
-)
+import "slices"
 
 // This file reads the positions of a run on the CPU: their bags, rows and weights.
 
@@ -81,12 +77,6 @@ func (h *hostBags[N]) countOf(bag int64) int64 {
 
 // readScales reads per_sample_weights from position first on, in float64.
 func (h *hostBags[N]) readScales(w *bagWorker[N], out []float64, first int64) []float64 {
-	t := &h.args[BagSampleWeights]
-	v := cpu.View{N: 1, Regular: true, Step: t.Strides[0]}
-	v.Extent[0], v.Stride[0] = t.Shape[0], t.Strides[0]
-	for k := int64(0); k < int64(len(out)); k += cpu.BlockLen[float64]() {
-		n := min(cpu.BlockLen[float64](), int64(len(out))-k)
-		copy(out[k:], cpu.Storages64[t.DType.Row()].Load(&w.block64, t, &v, first+k, n))
-	}
+	readNumbers(&w.block64, out, &h.args[BagSampleWeights], first)
 	return out
 }
