@@ -12,21 +12,26 @@ __device__ inline void advance(double* options)
     options[kOptionStepSize] = options[kOptionLr] * correction;
 }
 
-// The random numbers of a run: 32 bits for an element of the table. Two adjacent elements share 64
-// (splitmix64).
+// A hash of 64 bits (splitmix64).
+__device__ inline unsigned long long hashed(unsigned long long x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+// The random numbers of a run: 32 bits for an element of the table. Two adjacent elements share 64.
 struct Random {
+    static constexpr unsigned long long kStep = 0x9e3779b97f4a7c15ull;
     unsigned long long stream;
 
     __device__ explicit Random(const double* options)
-        : stream((static_cast<unsigned long long>(options[kOptionSeed]) << 32
-              ^ static_cast<unsigned long long>(options[kOptionDraw])) * 0x9e3779b97f4a7c15ull) {}
+        : stream(hashed((static_cast<unsigned long long>(options[kOptionSeed]) << 32
+                         ^ static_cast<unsigned long long>(options[kOptionDraw])) * kStep)) {}
 
     __device__ u32 bits(i64 element) const
     {
-        unsigned long long x = stream + (element >> 1) * 0x9e3779b97f4a7c15ull;
-        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-        x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-        x ^= x >> 31;
+        const unsigned long long x = hashed(stream + (element >> 1) * kStep);
         return static_cast<u32>(element & 1 ? x >> 32 : x);
     }
 };

@@ -37,7 +37,7 @@ const (
 type BagArgs struct {
 	dy                          launch.Address `cuda:"const char*"`
 	dyBag, dyColumn             int64
-	dyStep                      int64 // bytes from a bag to the next; of several tables, of V elements
+	dyStep                      int64          // bytes from a bag to the next; of several tables, of V elements
 	indices                     launch.Address `cuda:"const char*"`
 	indexStep, indexWide        int64          // 1: 64 bits, 0: 32 bits
 	offsets                     launch.Address `cuda:"const char*"`
@@ -87,7 +87,7 @@ type BagArgs struct {
 	// to table; bags are those of the first table, then those of the second; columns is the largest
 	// width. Absent: one table.
 	tables               launch.Address `cuda:"const i64*"`
-	numTables, tableBags int64 // tableBags: bags of a table
+	numTables, tableBags int64          // tableBags: bags of a table
 	// An optimizer's: dweight is the tables themselves, contiguous. options: float64 numbers, or 0: there
 	// is no optimizer. Adam has both states, SGD none; byRow: the state has one number for each row.
 	options           launch.Address `cuda:"double*"`

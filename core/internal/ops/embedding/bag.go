@@ -79,6 +79,7 @@ const (
 	bagOptions
 	bagState
 	bagState2
+	bagTables
 	numBagOperands
 )
 
@@ -93,7 +94,7 @@ func operandsOf(problem *ops.Problem) (places bagOperands) {
 	for i, names := range [numBagOperands][]string{
 		bagDy: {"dy"}, bagIndices: {"indices"}, bagOffsets: {"offsets"}, BagSampleWeights: {"per_sample_weights"},
 		BagMaxIndices: {"max_indices"}, bagWeight: {"weight"}, bagDweight: {"dweight"}, BagDsample: {"d_per_sample_weights"},
-		bagOptions: {"options"}, bagState: {"sum", "exp_avg"}, bagState2: {"exp_avg_sq"},
+		bagOptions: {"options"}, bagState: {"sum", "exp_avg"}, bagState2: {"exp_avg_sq"}, bagTables: {"tables"},
 	} {
 		places[i] = slices.IndexFunc(problem.Operands, func(o ops.Operand) bool { return slices.Contains(names, o.Name) })
 	}
@@ -103,11 +104,11 @@ func operandsOf(problem *ops.Problem) (places bagOperands) {
 	return places
 }
 
-// bagArgs are operands of the program's problem in the order of bagOperands. Operands that the
-// problem does not have are absent.
-func (p *BagProgram) bagArgs(args []tensor.Tensor) []tensor.Tensor {
+// of are operands of a problem in the order of those of embedding bags. Operands that the problem does
+// not have are absent.
+func (places *bagOperands) of(args []tensor.Tensor) []tensor.Tensor {
 	all := make([]tensor.Tensor, numBagOperands)
-	for i, at := range p.operands {
+	for i, at := range places {
 		if at != noOperand {
 			all[i] = args[at]
 		}
@@ -182,7 +183,7 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 		}, table, []ops.Operand{
 			{Name: "d_per_sample_weights", Out: true, Optional: true, DTypes: sample, Like: sampleLike, Shapes: dsample},
 		}, d.stateOperands(weight, d.DType)),
-		CheckPresence: d.checkPresence,
+		CheckPresence: func(args []tensor.Tensor) *errs.Error { return d.checkPresence(op, args) },
 		CheckValues:   d.checkValues,
 		Compile:       d.compile,
 	}, nil
@@ -220,8 +221,8 @@ func (d EmbeddingBagBackward) traffic() int64 {
 	return int64(elements)*d.DType.Size() + 16*d.TotalIndices
 }
 
-func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
-	op, given := embeddingBag.Name, func(i int) bool { return args[i].Given() }
+func (d EmbeddingBagBackward) checkPresence(op string, args []tensor.Tensor) *errs.Error {
+	given := func(i int) bool { return args[i].Given() }
 	writesRows := d.learns() || given(bagDweight)
 	switch {
 	case !writesRows && !given(BagDsample):

@@ -7,13 +7,13 @@
 /* The optimizer that updates the rows of an output, contiguous ones (learning.go). The states have
    the type of arithmetic, and begin at the first row of the output; an optimizer with fewer states
    has 0 in their place. by_row: the state has one number for each row. stochastic: 16-bit rows are
-   rounded at random; stream, first_row: the start of the random numbers, and the number of the first
-   row in the table. scratch: two rows of float64. */
+   rounded at random; stream, first: the start of the random numbers, and the number of the first
+   element of the rows among all that have random numbers. scratch: two rows of float64. */
 typedef struct {
   double lr, eps, weight_decay, beta1, beta2, grad_scale, step_size;
   uintptr_t state, state2, scratch;
   uint64_t stream;
-  long first_row, by_row, stochastic;
+  long first, by_row, stochastic;
 } sw_bag_update;
 
 /* Rows of an output, of the dtype `narrow`. single: scratch for two rows of float32. update: an

@@ -70,6 +70,24 @@ func addressOf[E any](s []E) C.uintptr_t {
 
 // Host implements ops.Program.
 func (p *BagProgram) Host(args []tensor.Tensor) {
+	args = p.operands.of(args)
+	if p.learns() {
+		advance(optionsOf(args))
+	}
+	if p.many != nil {
+		p.hostTables(args)
+	} else {
+		p.runHost(args)
+	}
+}
+
+// optionsOf are the numbers of an optimizer.
+func optionsOf(args []tensor.Tensor) []float64 {
+	return cpu.Elements[float64](&args[bagOptions], 0, int64(len(Options)), 1)
+}
+
+// runHost runs one table. args are in the order of the operands of embedding bags.
+func (p *BagProgram) runHost(args []tensor.Tensor) {
 	if p.Wide {
 		runBags[uint64](p, args)
 	} else {
@@ -78,7 +96,6 @@ func (p *BagProgram) Host(args []tensor.Tensor) {
 }
 
 func runBags[N number](p *BagProgram, args []tensor.Tensor) {
-	args = p.bagArgs(args)
 	pool := &bagPools[bitsOf[N]()/64].runs
 	h := fromPool[hostBags[N]](pool)
 	h.BagProgram, h.args, h.index = p, args, integersOf(&args[bagIndices])
@@ -91,9 +108,6 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	}
 	if args[BagDsample].Given() {
 		h.sampleWeights()
-	}
-	if h.learns() {
-		advance(unsafe.Slice((*float64)(cpu.Pointer(args[bagOptions].Data)), len(Options)))
 	}
 	switch {
 	case weight && h.Mode == "max":
@@ -261,7 +275,7 @@ func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 
 // setUpdate describes the optimizer of adjacent rows, of which `row` is the first, to the C loops.
 func (h *hostBags[N]) setUpdate(w *bagWorker[N], row int64) {
-	o := unsafe.Slice((*float64)(cpu.Pointer(h.args[bagOptions].Data)), len(Options))
+	o := optionsOf(h.args)
 	state := func(i int) C.uintptr_t {
 		t := &h.args[i]
 		if !t.Given() {
@@ -274,7 +288,7 @@ func (h *hostBags[N]) setUpdate(w *bagWorker[N], row int64) {
 		beta1: C.double(o[OptionBeta1]), beta2: C.double(o[OptionBeta2]),
 		grad_scale: C.double(o[OptionGradScale]), step_size: C.double(o[OptionStepSize]),
 		state: state(bagState), state2: state(bagState2), scratch: addressOf(w.wide),
-		stream: C.uint64_t(randomStream(o)), first_row: C.long(row),
+		stream: C.uint64_t(randomStream(o)), first: C.long(h.firstElement + row*h.EmbeddingDim),
 		by_row: C.long(flagWord(h.isRowwise())), stochastic: C.long(flagWord(h.StochasticRounding)),
 	}
 }

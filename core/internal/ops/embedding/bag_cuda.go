@@ -18,7 +18,9 @@ import (
 type BagProgram struct {
 	EmbeddingBagBackward
 	operands     bagOperands
-	padding      int64 // row that does not count, or -1
+	many         *EmbeddingBags // several tables, which the descriptor has as one; nil: one table
+	firstElement int64          // CPU: of the table among the elements of several tables
+	padding      int64          // row that does not count, or -1
 	cuda         bool
 	Wide         bool // CPU: 64-bit rows, bags and positions
 	singleLaunch bool // GPU: one launch, in which every block reads all positions; no sort
@@ -31,15 +33,18 @@ func (d EmbeddingBagBackward) compile(problem *ops.Problem, numSMs int, cuda boo
 			return nil, err
 		}
 	}
-	return d.program(problem, numSMs, cuda, preference)
+	return d.program(problem, nil, numSMs, cuda, preference)
 }
 
+// isSparse reports whether rows without entries are left alone.
+func (p *BagProgram) isSparse() bool { return p.learns() || p.many != nil }
+
 // program selects the kernel.
-func (d EmbeddingBagBackward) program(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	p := &BagProgram{EmbeddingBagBackward: d, operands: operandsOf(problem), padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
-	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile && !d.learns()
+func (d EmbeddingBagBackward) program(problem *ops.Problem, many *EmbeddingBags, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	p := &BagProgram{EmbeddingBagBackward: d, operands: operandsOf(problem), many: many, padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
+	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile && !p.isSparse()
 	if preference.Kernel == KernelSingleLaunch && !fits {
-		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU and no optimizer", KernelSorted, BagTile)
+		wanted := fmt.Sprintf("%q, unless one table has 1 to %d indices on a GPU and no optimizer", KernelSorted, BagTile)
 		return nil, errs.New(errs.Unsupported, problem.Op(), "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
@@ -82,7 +87,7 @@ const (
 )
 
 // bagKernels are the kernels of a plan: their names, whether there is one for each dtype, and whether
-// they are those of an optimizer.
+// they write only the rows that have entries.
 var bagKernels = []struct {
 	name             string
 	byDType, updates bool
@@ -106,13 +111,13 @@ var bagKernels = []struct {
 	symbolAdvance:        {"advance", false, true},
 }
 
-const updateImage = "embedding_update" // of the kernels of optimizers
+const updateImage = "embedding_update" // of the kernels that write only the rows that have entries
 
-// Symbols implements ops.Program. Only a plan with an optimizer loads the kernels of optimizers.
+// Symbols implements ops.Program. Others do not load the kernels of sparse rows.
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	for _, kernel := range bagKernels {
 		image, family := embeddingBag.Image, embeddingBag.Name
-		if kernel.updates && !p.learns() {
+		if kernel.updates && !p.isSparse() {
 			continue
 		}
 		if kernel.updates {
@@ -142,6 +147,7 @@ func (p *BagProgram) InPlace([]tensor.Tensor, int) bool { return false }
 // layout.
 type bagLaunch struct {
 	from, to, pass, tiles      int64
+	tail                       int64 // bytes to clear after the tiles
 	lanes, slices, chunkBlocks int64
 	wide, plain                bool
 }
@@ -158,7 +164,7 @@ type bagRun struct {
 
 // Device implements ops.Program.
 func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
-	args = p.bagArgs(args)
+	args = p.operands.of(args)
 	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
 	if args[BagDsample].Given() {
 		l := r.rowLaunch(bagWeight)
@@ -168,6 +174,8 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	case p.learns() && (dweight.Empty() || p.TotalIndices == 0):
 		r.launch(symbolAdvance, 1, bagLaunch{})
 	case !dweight.Given() || dweight.Empty():
+	case p.many != nil && p.TotalIndices == 0:
+		r.clearTables()
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
 		r.launch(symbolClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
@@ -176,9 +184,23 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 		l.tiles = p.rowsPerBlock()
 		r.launch(symbolSingleLaunch, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
 	default:
+		if p.many != nil && !p.learns() {
+			r.clearTables()
+		}
 		r.sumRows(r.sort())
 	}
 	return r.err
+}
+
+// clearTables zero-fills the gradients of all tables, in which other kernels write the rows that have
+// entries.
+func (r *bagRun) clearTables() {
+	dweight := &r.args[bagDweight]
+	l := bagLaunch{wide: true, tail: dweight.Shape[0] * dweight.DType.Size()}
+	if dweight.Data%16 == 0 {
+		l.tiles, l.tail = l.tail/16, l.tail%16
+	}
+	r.launch(symbolClear, num.CeilDiv(max(l.tiles, l.tail), launch.BlockThreads), l)
 }
 
 // sort sorts the positions by row (radix sort) and returns the offset of the sorted entries in the
@@ -231,9 +253,9 @@ func (r *bagRun) sumRows(sorted int64) {
 	}
 	sum, long := symbolSumSorted, symbolLongRows
 	switch max := r.Mode == "max"; {
-	case r.learns() && max:
+	case r.isSparse() && max:
 		sum, long = symbolUpdateArgmax, symbolUpdateLongRows
-	case r.learns():
+	case r.isSparse():
 		sum, long = symbolUpdateSorted, symbolUpdateLongRows
 	case max:
 		sum = symbolSumArgmax
@@ -252,7 +274,7 @@ func (r *bagRun) sumRows(sorted int64) {
 // columns, and each slice reads them again.
 func (r *bagRun) halvesSlices(l bagLaunch) bool {
 	size := r.NumBags * l.lanes * 16
-	return l.wide && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
+	return l.wide && r.many == nil && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
 }
 
 // rowLaunch divides a row of dy, and of another matrix, among threads: in 16-byte accesses if both
@@ -260,7 +282,12 @@ func (r *bagRun) halvesSlices(l bagLaunch) bool {
 func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 	v := 16 / r.DType.Size()
 	dy, other := &r.args[bagDy], &r.args[matrix]
-	l.wide = r.EmbeddingDim%v == 0 && alignedRows(other, v) && r.alignedStates() && (alignedRows(dy, v) || !dy.Empty() && dy.Strides[1] == 0)
+	l.wide = r.alignedStates() && alignedRows(dy, v)
+	if r.many != nil {
+		l.wide = l.wide && r.many.IsAligned && other.Data%16 == 0
+	} else {
+		l.wide = r.EmbeddingDim%v == 0 && alignedRows(other, v) && (l.wide || r.alignedStates() && !dy.Empty() && dy.Strides[1] == 0)
+	}
 	if !l.wide {
 		v = 1
 	}
@@ -290,11 +317,17 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	r.setOperands(a)
 	r.q.SetAddress(&a.workspace, launch.WorkspaceOperand, r.base)
 	a.rows, a.columns, a.bags, a.total, a.padding = r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding
-	a.sparse = flagWord(r.learns())
+	a.sparse = flagWord(r.isSparse())
+	if r.many != nil {
+		a.numTables, a.tableBags = r.many.NumTables, r.many.NumBags
+		if a.dyStep = r.DType.Size(); l.wide {
+			a.dyStep = 16
+		}
+	}
 	a.last, a.mean, a.byFrequency, a.bagless = flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(r.bagless())
 	a.positions = flagWord(r.args[BagSampleWeights].Given() || r.Mode == "max")
 	a.fromAt, a.toAt, a.countsAt, a.totalsAt = l.from, l.to, r.Counts, r.Totals+l.pass*r.groupTotals()*4
-	a.shift, a.bits, a.tiles = l.pass*r.Digit(), r.Digit(), l.tiles
+	a.shift, a.bits, a.tiles, a.tail = l.pass*r.Digit(), r.Digit(), l.tiles, l.tail
 	a.bagsAt, a.countedAt, a.argmaxAt, a.sortedArgmaxAt = r.bags, r.bagCounts, r.positionArgmax, r.entryArgmax
 	a.unit, a.boundsAt = r.unit(), r.bounds
 	a.partialAt, a.chunkCapacity, a.levels, a.chunkBlocks, a.listsAt = r.Partial, r.TotalChunks(), r.Levels(), l.chunkBlocks, r.Lists
@@ -321,6 +354,7 @@ func (r *bagRun) setOperands(a *BagArgs) {
 	address(bagOptions, &a.options)
 	address(bagState, &a.state)
 	address(bagState2, &a.state2)
+	address(bagTables, &a.tables)
 	a.byRow, a.stochastic = flagWord(r.isRowwise()), flagWord(r.StochasticRounding)
 	matrix := func(i int, row, column *int64) { *row, *column = r.args[i].Strides[0], r.args[i].Strides[1] }
 	matrix(bagDy, &a.dyBag, &a.dyColumn)

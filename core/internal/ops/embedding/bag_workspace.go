@@ -57,9 +57,10 @@ func (p *BagProgram) unit() int64 {
 	return size
 }
 
-// unitWork is the number of rows and entries that units share. An optimizer leaves other rows alone.
+// unitWork is the number of rows and entries that units share, or of entries if other rows are left
+// alone.
 func (p *BagProgram) unitWork() int64 {
-	if p.learns() {
+	if p.isSparse() {
 		return p.TotalIndices
 	}
 	return p.NumEmbeddings + p.TotalIndices

@@ -98,7 +98,7 @@ func (d EmbeddingBackward) compile(problem *ops.Problem, numSMs int, cuda bool, 
 			return nil, err
 		}
 	}
-	return d.bags().program(problem, numSMs, cuda, preference)
+	return d.bags().program(problem, nil, numSMs, cuda, preference)
 }
 
 // bagless reports whether each position is a bag of its own, without offsets.

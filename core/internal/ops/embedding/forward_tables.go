@@ -53,27 +53,8 @@ func (d EmbeddingBags) Family() string { return bagsForward.Name }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d EmbeddingBags) Problem() (*ops.Problem, error) {
-	offsetDType := d.IndexDType
-	if d.OffsetDType != nil {
-		offsetDType = *d.OffsetDType
-	}
-	y, flat := []int64{d.NumBags, d.NumColumns}, []int64{d.TotalIndices}
-	op := bagsForward.Name
-	if err := ops.FirstError(
-		ops.CheckShape(op, "[num_tables, num_bags]", []int64{d.NumTables, d.NumBags}),
-		ops.CheckShape(op, "[num_bags, num_columns]", y),
-		ops.CheckShape(op, "[num_tables]", []int64{d.NumTables}), // where there are no bags
-		ops.CheckShape(op, "[num_bags]", y[:1]),
-		ops.CheckShape(op, "[num_rows]", []int64{d.NumRows}),
-		ops.CheckShape(op, "[num_elements]", []int64{d.NumElements}),
-		ops.CheckShape(op, "[num_columns]", y[1:]),
-		ops.CheckShape(op, "[embedding_dim]", []int64{d.EmbeddingDim}),
-		ops.CheckShape(op, "[total_indices]", flat),
-		ops.CheckElement(op, "dtype", d.DType, tensor.Floats),
-		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
-		ops.CheckElement(op, "offset_dtype", offsetDType, indexDTypes),
-		checkBagMode(op, d.Mode),
-	); err != nil {
+	op, y, flat := bagsForward.Name, []int64{d.NumBags, d.NumColumns}, []int64{d.TotalIndices}
+	if err := d.check(op); err != nil {
 		return nil, err
 	}
 	said := "as the descriptor says"
@@ -82,15 +63,50 @@ func (d EmbeddingBags) Problem() (*ops.Problem, error) {
 		Traffic: gatherTraffic(d.DType, d.TotalIndices, d.NumTables*d.NumBags, d.NumColumns/max(d.NumTables, 1)),
 		Operands: slices.Concat([]ops.Operand{
 			{Name: "weight", Contiguous: true, DTypes: []tensor.DType{d.DType}, Like: said, Shapes: [][]int64{{d.NumElements}}},
-			{Name: "indices", DTypes: []tensor.DType{d.IndexDType}, Like: said, Shapes: [][]int64{flat}},
-			{Name: "offsets", DTypes: []tensor.DType{offsetDType}, Like: said, Shapes: [][]int64{{d.NumTables*d.NumBags + 1}}},
-			{Name: "tables", Contiguous: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{d.NumTables + 1, tableWords}}},
-		}, reducedOperands(d.DType, d.IndexDType, flat, y)),
-		CheckValues: d.checkValues,
-		Compile:     d.compile,
+		}, d.positionOperands(), reducedOperands(d.DType, d.IndexDType, flat, y)),
+		CheckValues: func(args []tensor.Tensor) *errs.Error {
+			return d.checkPositions(op, &args[forwardIndices], &args[forwardOffsets], &args[forwardTables])
+		},
+		Compile: d.compile,
 	}
 	problem.CheckPresence = presenceOf(op, d.Mode, forwardOperandsOf(problem))
 	return problem, nil
+}
+
+// check refuses fields that contradict each other.
+func (d EmbeddingBags) check(op string) error {
+	return ops.FirstError(
+		ops.CheckShape(op, "[num_tables, num_bags]", []int64{d.NumTables, d.NumBags}),
+		ops.CheckShape(op, "[num_bags, num_columns]", []int64{d.NumBags, d.NumColumns}),
+		ops.CheckShape(op, "[num_tables]", []int64{d.NumTables}), // where there are no bags
+		ops.CheckShape(op, "[num_bags]", []int64{d.NumBags}),
+		ops.CheckShape(op, "[num_rows]", []int64{d.NumRows}),
+		ops.CheckShape(op, "[num_elements]", []int64{d.NumElements}),
+		ops.CheckShape(op, "[num_columns]", []int64{d.NumColumns}),
+		ops.CheckShape(op, "[embedding_dim]", []int64{d.EmbeddingDim}),
+		ops.CheckShape(op, "[total_indices]", []int64{d.TotalIndices}),
+		ops.CheckElement(op, "dtype", d.DType, tensor.Floats),
+		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
+		ops.CheckElement(op, "offset_dtype", d.offsetDType(), indexDTypes),
+		checkBagMode(op, d.Mode),
+	)
+}
+
+func (d EmbeddingBags) offsetDType() tensor.DType {
+	if d.OffsetDType != nil {
+		return *d.OffsetDType
+	}
+	return d.IndexDType
+}
+
+// positionOperands are the operands that say which rows are in which bags.
+func (d EmbeddingBags) positionOperands() []ops.Operand {
+	said := "as the descriptor says"
+	return []ops.Operand{
+		{Name: "indices", DTypes: []tensor.DType{d.IndexDType}, Like: said, Shapes: [][]int64{{d.TotalIndices}}},
+		{Name: "offsets", DTypes: []tensor.DType{d.offsetDType()}, Like: said, Shapes: [][]int64{{d.NumTables*d.NumBags + 1}}},
+		{Name: "tables", Contiguous: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{d.NumTables + 1, tableWords}}},
+	}
 }
 
 // Columns of `tables`.
@@ -111,11 +127,11 @@ func tableRowsOf(t *tensor.Tensor) [][tableWords]int64 {
 	return rows
 }
 
-// checkValues refuses tables that do not fit the descriptor, offsets out of order and indices out of
-// range. The operands are in host memory.
-func (d EmbeddingBags) checkValues(args []tensor.Tensor) *errs.Error {
-	op, tables, offsets := bagsForward.Name, tableRowsOf(&args[forwardTables]), &args[forwardOffsets]
-	if err := d.checkTables(tables); err != nil {
+// checkPositions refuses tables that do not fit the descriptor, offsets out of order and indices out
+// of range. The operands are in host memory.
+func (d EmbeddingBags) checkPositions(op string, indices, offsets, tableRows *tensor.Tensor) *errs.Error {
+	tables := tableRowsOf(tableRows)
+	if err := d.checkTables(op, tables); err != nil {
 		return err
 	}
 	at := integersOf(offsets)
@@ -129,7 +145,7 @@ func (d EmbeddingBags) checkValues(args []tensor.Tensor) *errs.Error {
 	}
 	for t := range d.NumTables {
 		first, end, rows := at(t*d.NumBags), at((t+1)*d.NumBags), tables[t+1][tableRow]-tables[t][tableRow]
-		part := args[forwardIndices]
+		part := *indices
 		part.Data += uintptr(first * part.Strides[0] * part.DType.Size())
 		part.Shape[0] = end - first
 		if k, invalid := firstOutside(&part, 0, rows); invalid != nil {
@@ -142,9 +158,9 @@ func (d EmbeddingBags) checkValues(args []tensor.Tensor) *errs.Error {
 
 // checkTables refuses rows of `tables` that do not follow each other up to the ends that the descriptor
 // has.
-func (d EmbeddingBags) checkTables(tables [][tableWords]int64) *errs.Error {
+func (d EmbeddingBags) checkTables(op string, tables [][tableWords]int64) *errs.Error {
 	refuse := func(t, word int64, wanted string) *errs.Error {
-		return errs.New(errs.InvalidProblem, bagsForward.Name, "tables", wanted, fmt.Sprintf("%d at [%d, %d]", tables[t][word], t, word), "")
+		return errs.New(errs.InvalidProblem, op, "tables", wanted, fmt.Sprintf("%d at [%d, %d]", tables[t][word], t, word), "")
 	}
 	for _, column := range []struct{ word, end int64 }{{tableRow, d.NumRows}, {tableColumn, d.NumColumns}} {
 		if tables[0][column.word] != 0 {
@@ -180,10 +196,16 @@ func (d EmbeddingBags) checkTables(tables [][tableWords]int64) *errs.Error {
 	return nil
 }
 
+// checkDeviceCounts refuses counts that do not fit the 32-bit integers with which kernels number rows,
+// bags and positions.
+func (d EmbeddingBags) checkDeviceCounts(op string) error {
+	counts := []string{"num_rows", "num_columns", "embedding_dim", "num_tables * num_bags", "num_tables", "total_indices"}
+	return ops.CheckCounts(op, counts, d.NumRows, d.NumColumns, d.EmbeddingDim, d.NumTables*d.NumBags, d.NumTables, d.TotalIndices)
+}
+
 func (d EmbeddingBags) compile(problem *ops.Problem, _ int, cuda bool, _ ops.Preference) (ops.Program, error) {
-	if cuda { // kernels number rows, bags and positions with 32-bit integers
-		counts := []string{"num_rows", "num_columns", "embedding_dim", "num_tables * num_bags", "num_tables", "total_indices"}
-		if err := ops.CheckCounts(problem.Op(), counts, d.NumRows, d.NumColumns, d.EmbeddingDim, d.NumTables*d.NumBags, d.NumTables, d.TotalIndices); err != nil {
+	if cuda {
+		if err := d.checkDeviceCounts(problem.Op()); err != nil {
 			return nil, err
 		}
 	}

@@ -88,7 +88,11 @@ func advance(options []float64) {
 	options[OptionStepSize] = options[OptionLr] * correction
 }
 
-// randomStream is where the random numbers of a run begin.
+// randomStream is where the random numbers of a run begin: seed and draw are hashed (splitmix64), so
+// that the numbers of two runs have nothing in common.
 func randomStream(options []float64) uint64 {
-	return (uint64(options[OptionSeed])<<32 ^ uint64(options[OptionDraw])) * 0x9e3779b97f4a7c15
+	x := (uint64(options[OptionSeed])<<32 ^ uint64(options[OptionDraw])) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }

@@ -54,13 +54,13 @@ TARGET static void AT(store_random)(const sw_bag_out *out, long row, const float
   long n = out->columns;
   sw_narrow(out->narrow, to, single, n);
   for (long i = 0; i < n; i++) {
-    float near, far;
-    sw_widen(out->narrow, &near, to + i, 1);
-    uint16_t other = (uint16_t)(to[i] + (fabsf(near) > fabsf(single[i]) ? -1 : 1));
-    sw_widen(out->narrow, &far, &other, 1);
-    uint64_t element = (uint64_t)(u->first_row + row) * (uint64_t)n + (uint64_t)i;
+    float nearer, farther;
+    sw_widen(out->narrow, &nearer, to + i, 1);
+    uint16_t other = (uint16_t)(to[i] + (fabsf(nearer) > fabsf(single[i]) ? -1 : 1));
+    sw_widen(out->narrow, &farther, &other, 1);
+    uint64_t element = (uint64_t)u->first + (uint64_t)row * (uint64_t)n + (uint64_t)i;
     float chance = (float)(AT(random_bits)(u, element) >> 8) * 0x1p-24f;
-    if (chance < (single[i] - near) / (far - near)) to[i] = other;
+    if (chance < (single[i] - nearer) / (farther - nearer)) to[i] = other;
   }
 }
 
