@@ -49,9 +49,6 @@ class LearningTable(torch.nn.Module):
         Returns:
             the optimizer, or None.
 
-        Raises:
-            nothing.
-
         Example:
             >>> import torch, sternway.torch as st
             >>> bag = st.EmbeddingBag(3, 2, optimizer="sgd", lr=0.5)
