@@ -597,6 +597,38 @@ def test_compiled(device: str) -> None:
     assert torch.equal(exported.module()(bags), want(bags))
 
 
+@pytest.mark.gpu
+@OPTIMIZERS
+def test_cuda_graph(name: str) -> None:
+    """Alone finds a learning rate or a count of steps that a graph keeps from its capture, and a number that it overwrites."""
+    device, rate = "cuda:0", torch.tensor(0.1, device="cuda:0")
+    ours, eager = module(table(device), name, lr=rate), module(table(device), name)
+    bags = BAGS.to(device)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            ours(bags).sin().sum().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours(bags).sin().sum().backward()
+    rates = [0.1, 0.1, 0.1, 0.05, 0.2, 0.3]
+    for step, number in enumerate(rates):
+        if step >= 2:
+            rate.fill_(number)
+        if step == 4:
+            ours.optimizer.param_groups[0]["lr"] = number
+            ours(bags).sin().sum().backward()
+        elif step >= 2:
+            graph.replay()
+        eager.optimizer.param_groups[0]["lr"] = number
+        eager(bags).sin().sum().backward()
+    torch.testing.assert_close(ours.weight, eager.weight)
+    if name != "sgd":
+        assert ours.optimizer.state_dict()["state"][0]["step"] == len(rates)
+
+
 @pytest.fixture
 def group() -> Iterator[None]:
     """A process group of this process alone."""

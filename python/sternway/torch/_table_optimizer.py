@@ -120,6 +120,7 @@ class TableOptimizer(torch.optim.Optimizer):
         self.op, self.name = op, str(optimizer)
         self._written: list[float] = [math.nan] * _COUNT
         self._seen: list[Any] | None = None
+        self._captured = False  # whether a CUDA graph writes numbers too, when it is replayed
         super().__init__([weight], {"lr": lr, "grad_scale": 1.0, **checked})
         self._options = torch.zeros(_COUNT, dtype=torch.float64, device=weight.device)
         self.state[weight] = {name: self._initial(name, weight) for name in _STATES[self.name]}
@@ -189,6 +190,7 @@ class TableOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._captured = False
         if "_options" in state:
             self._link()
 
@@ -292,7 +294,7 @@ class TableOptimizer(torch.optim.Optimizer):
         """
         group = self.param_groups[0]
         lr, scale = group["lr"], group["grad_scale"]
-        if isinstance(lr, Tensor) or isinstance(scale, Tensor):  # whose number may have changed
+        if self._captured or isinstance(lr, Tensor) or isinstance(scale, Tensor):  # whose number may have changed
             self._seen = None
         seen = [lr, scale, group["weight_decay"], group.get("eps"), group.get("betas"), group.get("seed")]
         if self._seen is None or seen != self._seen:
@@ -317,11 +319,11 @@ class TableOptimizer(torch.optim.Optimizer):
         ]
         if numbers[5] == 0:
             raise make("invalid_problem", op, "grad_scale", "a positive number", "0")
-        captured = options.is_cuda and torch.cuda.is_current_stream_capturing()
+        if options.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._captured = True
         for place, value, number in zip(places, values, numbers, strict=True):
             if isinstance(value, Tensor) and math.isnan(number):
                 options[place].copy_(value.detach().reshape(()), non_blocking=True)
             elif number != self._written[place]:
                 options[place].fill_(number)
-            # a graph that is captured writes when it is replayed
-            self._written[place] = math.nan if captured and number != self._written[place] else number
+            self._written[place] = math.nan if self._captured else number
