@@ -232,6 +232,38 @@ def test_stochastic_rounding(device: str) -> None:
     assert first.optimizer.state_dict()["state"][0]["draw"] == steps + 3
 
 
+class Hands(torch.autograd.Function):
+    """A sum that hands back the gradient that it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, dy: Tensor) -> Tensor:
+        ctx.dy = dy
+        return y.sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> Any:
+        return ctx.dy, None
+
+
+@pytest.mark.parametrize("kind", [st.EmbeddingBag, st.Embedding])
+def test_upstream_gradients(kind: Any, device: str) -> None:
+    """Alone finds an upstream gradient that is read as if it were contiguous, strided and resolved."""
+    bags = BAGS.to(device) if kind is st.EmbeddingBag else BAGS.to(device)[0]
+    plain = torch.arange(2.0 * DIM, device=device).view(2, DIM)
+    zero = torch._efficientzerotensor((2, DIM), device=device)
+    for dy, value in (
+        (plain.T.contiguous().T, plain),
+        (plain[:1].expand(2, DIM), plain[:1].repeat(2, 1)),
+        (torch.complex(plain, -plain).conj().imag, plain),
+        (plain.to_sparse(), plain),
+        (zero, torch.zeros_like(plain)),
+    ):
+        ours, want = (module(table(device), "adagrad", kind) for _ in range(2))
+        Hands.apply(ours(bags), dy).backward()
+        want(bags).backward(value)
+        require_same(ours, snapshot(want))
+
+
 @OPTIMIZERS
 def test_rows_that_are_not_used(name: str, device: str) -> None:
     """Alone finds a row, or its state, that changes without being used; padding is not used. Bits repeat."""

@@ -12,6 +12,7 @@ from ..._arrays import device_name
 from ..._embedding_bag import EmbeddingBagBackwardPlan
 from .bag import gradients, reduced, sample_gradient, save
 from .bag_problem import Options, check_offsets, options, select
+from .calls import resolve
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .learning import Learner, reaches_table, update
 from .operators import Gradients
@@ -144,7 +145,8 @@ class _LearningBag(torch.autograd.Function):
         if ctx.options.last and dy.is_cuda:
             offsets = offsets[:-1]
         dweights = torch.empty_like(weights, memory_format=torch.contiguous_format) if ctx.needs_input_grad[1] else None
-        operands = {"dy": dy, "indices": indices, "offsets": offsets, "per_sample_weights": weights, "max_indices": max_indices}
+        operands = {"dy": resolve(dy), "indices": indices, "offsets": offsets}
+        operands |= {"per_sample_weights": weights, "max_indices": max_indices}
         update(ctx.plan, ctx.learner, ctx.table, {**operands, "d_per_sample_weights": dweights})
         return None, dweights, None, None, None, None
 
