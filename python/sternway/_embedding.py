@@ -94,9 +94,10 @@ class EmbeddingBackwardPlan(_plan.Plan[EmbeddingBackwardDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # as 1 is no flag, though it equals True
 def _embedding_plan(
-    rows: int, dim: int, total: int, dtype: FloatDType, index: IndexDType, padding: int | None, by_frequency: bool, device: str
-) -> EmbeddingBackwardPlan:
-    descriptor = EmbeddingBackwardDescriptor(rows, dim, total, dtype, index, padding, by_frequency)
+    rows: int, dim: int, total: int, dtype: FloatDType, index: IndexDType, padding: int | None, by_frequency: bool, device: str,
+    optimizer: Optimizer | None = None, stochastic: bool = False,
+) -> EmbeddingBackwardPlan:  # fmt: skip
+    descriptor = EmbeddingBackwardDescriptor(rows, dim, total, dtype, index, padding, by_frequency, optimizer, stochastic)
     return EmbeddingBackwardPlan.select(descriptor, device)
 
 

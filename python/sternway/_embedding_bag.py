@@ -133,8 +133,11 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
 def _embedding_bag_plan(
     rows: int, dim: int, bags: int, total: int, dtype: FloatDType, mode: BagMode, index: IndexDType, offset: IndexDType,
     padding: int | None, last: bool, by_frequency: bool, device: str, deterministic: bool,
+    optimizer: Optimizer | None = None, stochastic: bool = False,
 ) -> EmbeddingBagBackwardPlan:  # fmt: skip
-    descriptor = EmbeddingBagBackwardDescriptor(rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency)
+    descriptor = EmbeddingBagBackwardDescriptor(
+        rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency, optimizer, stochastic
+    )
     return EmbeddingBagBackwardPlan.select(descriptor, device, PlanPreference(deterministic=deterministic))
 
 

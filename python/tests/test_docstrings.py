@@ -21,7 +21,7 @@ from sternway.torch._patches import Patch
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MODULES = (sternway, sternway.jax, sternway.torch, sternway.torch.distributed)
-RAISES_NOTHING = ("accelerate", "extra_repr", "to_json", "undo")
+RAISES_NOTHING = ("accelerate", "extra_repr", "optimizer", "to_json", "undo")
 FILLED_BY_SELECT = (sternway.KernelSku, sternway.PrecisionGuarantee)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)
 

@@ -16,6 +16,7 @@ DOCUMENTS = [
     "docs/howto/compile.md",
     "docs/howto/cuda-graphs.md",
     "docs/howto/cupy.md",
+    "docs/howto/learning-embeddings.md",
     "docs/howto/mamba.md",
     "docs/howto/numpy.md",
     "docs/howto/packed.md",

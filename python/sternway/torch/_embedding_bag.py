@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from .._embedding_bag import EmbeddingBagBackwardPlan
+from .._tracing import keep_untraced
 from .._types import BagMode
+from .._types import Optimizer as OptimizerName
 from ..errors import Error
 from ._autograd.bag import bags
-from ._autograd.bag_eager import run_eager
+from ._autograd.bag_eager import Steps, learn, run_eager
 from ._autograd.bag_problem import NAME, Options, check_offsets, check_shapes, flat_nested, options, select_or_raise
 from ._autograd.calls import require_order, require_tensors
 from ._autograd.dispatch import (
@@ -18,8 +22,10 @@ from ._autograd.dispatch import (
     with_index,
     with_public_names,
 )
+from ._autograd.learning import Learner, require_recording, require_table
 from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
+from ._learning import LearningTable
 from ._modules import Configuration
 
 __all__ = ["EmbeddingBag", "embedding_bag"]
@@ -42,13 +48,18 @@ class _Call(NamedTuple):
     weights: Tensor | None
     options: Options
     bags: int | None  # how many of the bags are returned; None: all
+    plan: EmbeddingBagBackwardPlan | None  # of a dense gradient, or of an update of the table, where there is one
 
 
 def prepare(
     input: Tensor, weight: Tensor, offsets: Tensor | None, scale_grad_by_freq: bool, mode: str, sparse: bool,
     per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
+    kind: tuple[Any, bool] = (None, False),
 ) -> _Call:  # fmt: skip
     """Check a call of embedding_bag, convert it to indices of rank 1 with offsets, and select the plans of its backward.
+
+    Args:
+        kind: of the learner that updates the table, or of none.
 
     Raises:
         Error: there is no plan, or the arguments contradict each other.
@@ -71,28 +82,37 @@ def prepare(
         o = o._replace(last=False)
         if is_distributed(input, weight, weights):
             select_or_raise(input, weight, given, weights, o)
-            return _Call(input, weight, given, weights, o, nested)
+            return _Call(input, weight, given, weights, o, nested, None)
         if given is None:
             count, width = input.shape
             given = torch.arange(count, dtype=input.dtype, device=input.device) * width
             input = input.reshape(-1)
             weights = None if weights is None else weights.reshape(-1)
-        select_or_raise(input, weight, given, weights, o)
-        return _Call(input, weight, given, weights, o, nested)
-    select_or_raise(input, weight, offsets, weights, o)
+        plan = select_or_raise(input, weight, given, weights, o, kind)
+        return _Call(input, weight, given, weights, o, nested, plan)
+    plan = select_or_raise(input, weight, offsets, weights, o, kind)
     check_offsets(input, offsets, o)
     if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
         input, weights = input[:0], None if weights is None else weights[:0]
-    return _Call(input, weight, offsets, weights, o, nested)
+        plan = plan if plan is None else select_or_raise(input, weight, offsets, weights, o, kind)
+    return _Call(input, weight, offsets, weights, o, nested, plan)
 
 
-def run_prepared(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
-    """Run a prepared call."""
+def run_prepared(c: _Call, max_norm: float | None, norm_type: float, learner: Learner | None = None) -> Tensor:
+    """Run a prepared call.
+
+    Args:
+        learner: updates the table in the backward; None: the backward has gradients.
+    """
     if max_norm is not None:
         refuse_distributed("embedding_bag", "max_norm", c.weight, c.input)
         with torch.no_grad():
             torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
-    y = bags(c.input, c.weight, c.offsets, c.weights, c.options)
+    if learner is None:
+        y = bags(c.input, c.weight, c.offsets, c.weights, c.options)
+    else:
+        assert c.offsets is not None
+        y = learn(c.weight, c.weights, c.input, c.offsets, Steps(c.options, c.plan), learner)
     return y if c.bags is None else y[: c.bags]
 
 
@@ -173,23 +193,70 @@ def embedding_bag(
         raise with_index(error, NAME, input, weight) from None
 
 
+def _learn(learner: Learner, weight: Tensor, input: Tensor, offsets: Any, max_norm: Any, *others: Any) -> Tensor:
+    """A call of a module whose table the backward updates. others: the arguments of embedding_bag from norm_type on."""
+    require_table(learner, weight)
+    norm_type, by_frequency, mode, sparse, weights, last, padding = others
+    try:
+        done = run_eager(
+            input, weight, offsets, max_norm, norm_type, by_frequency, mode, sparse, weights, last, padding, learner
+        )  # fmt: skip
+        if done is not None:
+            return done
+        require_recording(learner, weight, input, offsets, weights)
+        c = with_public_names(
+            NAME, _OPERANDS, prepare, input, weight, offsets, by_frequency, mode, sparse, weights, last, padding, learner.kind
+        )  # fmt: skip
+        return run_prepared(c, max_norm, norm_type, learner)
+    except RuntimeError as error:
+        if "idx" not in str(error) or isinstance(error, Error):  # of torch's mode "max", which does not name the number of rows
+            raise
+        raise with_index(error, NAME, input, weight) from None
+
+
+def _learn_untraced(*arguments: Any) -> Tensor:
+    """:func:`_learn` between the graphs of torch.compile."""
+    return torch._dynamo.disable(_learn)(*arguments)  # type: ignore[no-any-return,no-untyped-call]
+
+
+keep_untraced([_learn_untraced])
+
 B = TypeVar("B", bound="EmbeddingBag")
 
 
-class EmbeddingBag(torch.nn.EmbeddingBag):
+class EmbeddingBag(torch.nn.EmbeddingBag, LearningTable):  # torch's class first: see _modules
     """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
 
     It has the arguments, parameters and state dict of torch's module, so either loads the state of the other. To
     ``torch.ao.quantization`` it is torch's module, and becomes one when it is quantized.
+
+    With an optimizer the backward updates the rows of the table that were used, in place, as if their whole gradient had
+    been handed to the optimizer of torch.optim. No gradient exists, and ``weight.grad`` stays None. Each backward of each
+    use of the module is an update, in ``eval()`` too. ``no_grad()`` and ``weight.requires_grad_(False)`` stop it.
+    ``torch.compile`` calls such a module between its graphs; ``torch.export`` and ``torch.jit.trace`` leave the optimizer
+    out.
 
     Args:
         num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
         max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx: as for
             :func:`sternway.torch.embedding_bag`; mode "mean" by default.
         device, dtype: of the table; None: torch's defaults.
+        optimizer: "sgd" (:class:`torch.optim.SGD` without momentum), "adagrad" (:class:`torch.optim.Adagrad`),
+            "rowwise_adagrad" (Adagrad with one number a row, to which the mean of the squares is added), or "adam"
+            (:class:`torch.optim.SparseAdam`). None: the backward stores a gradient.
+        lr: the learning rate, a number or a tensor of one element.
+        optimizer_options: by the names and with the defaults of torch.optim: ``weight_decay`` (of the rows that were used);
+            ``eps`` (all but "sgd"); ``initial_accumulator_value`` ("adagrad", "rowwise_adagrad"); ``betas`` ("adam"). For a
+            table of 16 bits, whose state is float32, also ``stochastic_rounding``, False by default, and its ``seed``, 0 by
+            default.
 
     Raises:
         ValueError: arguments that torch refuses.
+        UnsupportedError: an optimizer or an option that there is not; ``sparse=True`` with an optimizer. In a call, where the
+            table has an optimizer: a weight that is not the module's own parameter, is a DTensor or managed by FSDP, or that
+            DistributedDataParallel replicates; a transform of torch.func. In a backward: a gradient of the weight that is asked
+            for by ``torch.autograd.grad``, ``create_graph=True``. Nothing is updated then.
+        InvalidProblemError: a number of the optimizer outside its range.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -197,9 +264,94 @@ class EmbeddingBag(torch.nn.EmbeddingBag):
         >>> bag(torch.tensor([[2, 0], [1, 1]])).sum().backward()
         >>> bag.weight.grad.tolist()
         [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
+        >>> weight = torch.ones(3, 2)
+        >>> bag = st.EmbeddingBag.from_pretrained(weight, freeze=False, mode="sum", optimizer="sgd", lr=0.5)
+        >>> bag(torch.tensor([[2, 0], [2, 2]])).sum().backward()
+        >>> weight.tolist(), bag.weight.grad
+        ([[0.5, 0.5], [1.0, 1.0], [-0.5, -0.5]], None)
     """
 
     qconfig = Configuration()
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: BagMode = "mean",
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        optimizer: OptimizerName | None = None,
+        lr: float | Tensor = 0.01,
+        optimizer_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode, sparse, _weight, include_last_offset,
+            padding_idx, device, dtype,
+        )  # fmt: skip
+        self._learn_by(optimizer, lr, optimizer_options)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls: type[B],
+        embeddings: Tensor,
+        freeze: bool = True,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: BagMode = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        optimizer: OptimizerName | None = None,
+        lr: float | Tensor = 0.01,
+        optimizer_options: Mapping[str, Any] | None = None,
+    ) -> B:
+        """Make a module of a table.
+
+        Args:
+            embeddings: the table [V, D], whose memory the module shares.
+            freeze: True: the table does not learn, until ``weight.requires_grad_(True)``.
+            max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx: as for the class.
+            optimizer, lr, optimizer_options: as for the class.
+
+        Returns:
+            the module.
+
+        Raises:
+            Error, ValueError, AssertionError: as the class.
+
+        Example:
+            >>> import torch, sternway.torch as st
+            >>> bag = st.EmbeddingBag.from_pretrained(torch.ones(3, 2), freeze=False, optimizer="adagrad", lr=0.25)
+            >>> bag(torch.tensor([[2, 0]])).sum().backward()
+            >>> bag.weight.tolist()
+            [[0.75, 0.75], [1.0, 1.0], [0.75, 0.75]]
+        """
+        bag: Any = super().from_pretrained(
+            embeddings, freeze, max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx
+        )
+        bag._learn_by(optimizer, lr, optimizer_options)
+        return bag  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """Describe the module as torch's does, with its optimizer.
+
+        Returns:
+            its arguments.
+
+        Example:
+            >>> import sternway.torch as st
+            >>> st.EmbeddingBag(3, 2, optimizer="adagrad")
+            EmbeddingBag(3, 2, mode='mean', optimizer='adagrad')
+        """
+        return self._described(super().extra_repr())
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Return the reduced bags.
@@ -219,9 +371,16 @@ class EmbeddingBag(torch.nn.EmbeddingBag):
             >>> bag(torch.tensor([0, 1, 2]), offsets=torch.tensor([0, 2])).shape
             torch.Size([2, 2])
         """
-        return embedding_bag(
-            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
-            per_sample_weights, self.include_last_offset, self.padding_idx,
+        learner = self._learner()
+        if learner is None:
+            return embedding_bag(
+                input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
+                per_sample_weights, self.include_last_offset, self.padding_idx,
+            )  # fmt: skip
+        call = _learn_untraced if torch.compiler.is_dynamo_compiling() else _learn
+        return call(
+            learner, self.weight, input, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode,
+            self.sparse, per_sample_weights, self.include_last_offset, self.padding_idx,
         )  # fmt: skip
 
     if TYPE_CHECKING:  # as torch's module, with the modes by name
@@ -230,33 +389,3 @@ class EmbeddingBag(torch.nn.EmbeddingBag):
         def __call__(
             self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
         ) -> Tensor: ...
-
-        def __init__(
-            self,
-            num_embeddings: int,
-            embedding_dim: int,
-            max_norm: float | None = None,
-            norm_type: float = 2.0,
-            scale_grad_by_freq: bool = False,
-            mode: BagMode = "mean",
-            sparse: bool = False,
-            _weight: Tensor | None = None,
-            include_last_offset: bool = False,
-            padding_idx: int | None = None,
-            device: torch.device | str | int | None = None,
-            dtype: torch.dtype | None = None,
-        ) -> None: ...
-
-        @classmethod
-        def from_pretrained(  # type: ignore[override]
-            cls: type[B],
-            embeddings: Tensor,
-            freeze: bool = True,
-            max_norm: float | None = None,
-            norm_type: float = 2.0,
-            scale_grad_by_freq: bool = False,
-            mode: BagMode = "mean",
-            sparse: bool = False,
-            include_last_offset: bool = False,
-            padding_idx: int | None = None,
-        ) -> B: ...

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.nn.utils import parametrize
 
+from ..errors import make
+
 Classes = Callable[[Any], type]
 
 
@@ -32,6 +34,9 @@ class Configuration:
             raise AttributeError(f"'{type(module).__name__}' object has no attribute 'qconfig'") from None
 
     def __set__(self, module: Any, value: Any) -> None:
+        if value is not None and (learner := getattr(module, "optimizer", None)) is not None:
+            got, hint = "a configuration", "a module without an optimizer can be quantized"
+            raise make("unsupported", learner.op, "qconfig", "None where the table has an optimizer", got, hint)
         vars(module)["qconfig"] = value
         if value is not None and (kind := _torchs(type(module))) is not type(module):
             module.__class__ = kind

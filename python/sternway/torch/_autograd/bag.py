@@ -204,8 +204,14 @@ def gradients(ctx: Any, dy: Tensor | None) -> Gradients:
         gradient = recorded_call(dy, _WEIGHT_GRADIENT) or _weight_gradient
         dweight = gradient(dy, indices, offsets, weights, max_indices, ctx.rows, *o[:4])
     if ctx.needs_input_grad[1]:
-        dweights = (recorded_call(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
+        dweights = sample_gradient(dy, weight, indices, offsets, o)
     return dweight, dweights, None, None, None
+
+
+def sample_gradient(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: Options) -> Tensor:
+    """The gradient of the weights of samples, which torch records where it is differentiated again."""
+    call = recorded_call(dy, _SAMPLE_GRADIENT) or _sample_gradient
+    return call(dy, weight, indices, offsets, o.padding, o.last)
 
 
 def _without_maximum(max_indices: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:

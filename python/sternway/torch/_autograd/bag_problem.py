@@ -65,8 +65,12 @@ def select(
     offset: torch.dtype,
     o: Options,
     device: str,
+    kind: tuple[Any, bool] = (None, False),
 ) -> EmbeddingBagBackwardPlan | None:
-    """Select the plans of the backward. Returns that of a dense gradient.
+    """Select the plans of the backward. Returns that of a dense gradient, or of an update of the table.
+
+    Args:
+        kind: of the learner that updates the table, or of none.
 
     Raises:
         Error: there is no plan.
@@ -77,7 +81,7 @@ def select(
         rows, index, padding = most_rows(rows, total, padding), torch.int32, None if padding is None else 0
     last = o.last and device == "cpu"  # as the backward has it
     plan = _embedding_bag_plan(
-        rows, dim, bags, total, dtype, o.mode, index, offset, padding, last, o.by_frequency, device, True
+        rows, dim, bags, total, dtype, o.mode, index, offset, padding, last, o.by_frequency, device, True, *kind
     )  # fmt: skip
     return None if o.sparse else plan
 
@@ -143,8 +147,17 @@ def _probed(
     return selection_error(_probe, dtype, mode, index, offset, sparse, str(device))
 
 
-def select_or_raise(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> None:
+def select_or_raise(
+    input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options,
+    kind: tuple[Any, bool] = (None, False),
+) -> EmbeddingBagBackwardPlan | None:  # fmt: skip
     """Select the plans of the backward, or those of a small bag if the call is traced.
+
+    Args:
+        kind: of the learner that updates the table, or of none.
+
+    Returns:
+        the plan of a dense gradient, or of an update of the table; None: the gradient is sparse, or the call is traced.
 
     Raises:
         Error: there is no plan.
@@ -154,13 +167,13 @@ def select_or_raise(input: Tensor, weight: Tensor, offsets: Tensor | None, weigh
     if weights is not None and weights.dtype != weight.dtype and weight.dtype in FLOATS:  # torch's forward refuses it
         wanted, hint = f"{dtype_name(weight.dtype)} like weight", "convert it with per_sample_weights.to(weight.dtype)"
         raise make("invalid_problem", "embedding_bag", "per_sample_weights", wanted, dtype_name(weights.dtype), hint)
-    if offsets is None or not runs_plan_directly(input, weight, offsets, weights):
+    if offsets is None or (kind[0] is None and not runs_plan_directly(input, weight, offsets, weights)):
         require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
         offset = input.dtype if offsets is None else offsets.dtype
         require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offset, o.sparse, device_to_ask(weight)))
-        return
+        return None
     bags = max(len(offsets) - o.last, 0)
-    select(weight.shape, bags, len(input), weight.dtype, input.dtype, offsets.dtype, o, device_of(weight))
+    return select(weight.shape, bags, len(input), weight.dtype, input.dtype, offsets.dtype, o, device_of(weight), kind)
 
 
 def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,8 @@ from .calls import flag, integer, resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
+from .embedding_learning import learn
+from .learning import Learner
 from .operators import (
     Gradients,
     differentiable,
@@ -58,16 +60,20 @@ def options(padding: Any, by_frequency: Any, sparse: Any, rows: int) -> Options:
 
 
 def select(
-    table: torch.Size, total: int, dtype: torch.dtype, index: torch.dtype, o: Options, device: str
-) -> EmbeddingBackwardPlan | None:
-    """Select the plans of the backward of a lookup of so many indices. Returns that of a dense gradient.
+    table: torch.Size, total: int, dtype: torch.dtype, index: torch.dtype, o: Options, device: str,
+    kind: tuple[Any, bool] = (None, False),
+) -> EmbeddingBackwardPlan | None:  # fmt: skip
+    """Select the plans of the backward of a lookup of so many indices. Returns that of a dense gradient, or of an update.
+
+    Args:
+        kind: of the learner that updates the table, or of none.
 
     Raises:
         Error: there is no plan.
     """
     rows, dim = table
     if not o.sparse:
-        return _embedding_plan(rows, dim, total, dtype, index, o.padding, o.by_frequency, device)
+        return _embedding_plan(rows, dim, total, dtype, index, o.padding, o.by_frequency, device, *kind)
     # How many rows the gradient has is known in the backward; here, the most.
     _unique_rows_plan(rows, total, index, o.padding, device)
     most, padding = most_rows(rows, total, o.padding), None if o.padding is None else 0
@@ -88,17 +94,22 @@ def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.
     return selection_error(_probe, dtype, index, sparse, str(device))
 
 
-def select_or_raise(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | None:
+def select_or_raise(
+    input: Tensor, weight: Tensor, o: Options, kind: tuple[Any, bool] = (None, False)
+) -> EmbeddingBackwardPlan | None:
     """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
+
+    Args:
+        kind: of the learner that updates the table, whose plan is returned; or of none.
 
     Raises:
         Error: there is no plan.
     """
-    if not runs_plan_directly(input, weight):
+    if kind[0] is None and not runs_plan_directly(input, weight):
         require_strided("embedding", input=input, weight=weight)
         require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
         return None
-    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight))
+    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight), kind)
 
 
 def _weight_gradient(
@@ -185,29 +196,42 @@ class Steps(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _steps(
     indices: torch.Size, table: torch.Size, dtype: torch.dtype, index: torch.dtype, padding: int | None, by_frequency: bool,
-    sparse: bool, device: torch.device,
+    sparse: bool, device: torch.device, kind: tuple[Any, bool],
 ) -> Steps:  # fmt: skip
     """The steps of a lookup, from a cache.
+
+    Args:
+        kind: of the learner that updates the table, or of none.
 
     Raises:
         Error, RuntimeError, ValueError: there is no plan, or torch refuses the arguments.
     """
     o = options(padding, by_frequency, sparse, table[0])
-    return Steps(o, table, select(table, indices.numel(), dtype, index, o, device_name(device)))
+    return Steps(o, table, select(table, indices.numel(), dtype, index, o, device_name(device), kind))
 
 
 def run_eager(
-    input: Any, weight: Any, padding: Any, max_norm: Any, norm_type: Any, by_frequency: Any, sparse: Any
-) -> Tensor | None:
-    """Look rows up as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    input: Any, weight: Any, padding: Any, max_norm: Any, norm_type: Any, by_frequency: Any, sparse: Any,
+    learner: Learner | None = None,
+) -> Tensor | None:  # fmt: skip
+    """Look rows up as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong.
+
+    Args:
+        learner: updates the table in the backward; the call is recorded for it. None: the backward has a gradient.
+    """
     if not (max_norm is None and is_eager(weight) and is_plain(input) and input.device == weight.device):
         return None
     if not (type(by_frequency) is type(sparse) is bool and (padding is None or type(padding) is int)):
         return None
     try:
-        steps = _steps(input.shape, weight.shape, weight.dtype, input.dtype, padding, by_frequency, sparse, weight.device)
+        steps = _steps(
+            input.shape, weight.shape, weight.dtype, input.dtype, padding, by_frequency, sparse, weight.device,
+            (None, False) if learner is None else learner.kind,
+        )  # fmt: skip
     except (RuntimeError, ValueError, IndexError):  # errors of plans; a nested tensor, which has no shape; a rank but 2
         return None
+    if learner is not None:
+        return learn(weight, input, steps.plan, steps.options, learner)
     if weight.requires_grad and torch.is_grad_enabled():
         return _apply(weight, input, steps)  # type: ignore[no-any-return]
     return torch.embedding(weight, input)

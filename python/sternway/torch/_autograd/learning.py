@@ -1,0 +1,114 @@
+"""Backwards that update a table in place, as the optimizer of its module says, in place of returning a gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ..._plan import Plan
+from ...errors import make
+from .calls import resolve
+from .operators import PLAIN, is_distributed
+from .tangents import has_tangents
+
+
+class Learner(Protocol):
+    """The optimizer of a table."""
+
+    op: str  # the module's class, for errors
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def kind(self) -> tuple[str, bool]: ...
+
+    def operands(self) -> dict[str, Tensor]: ...
+
+
+def require_table(learner: Learner, weight: Tensor) -> None:
+    """Refuse a weight that is not the table whose state the learner has, or that each rank would update alone.
+
+    Raises:
+        UnsupportedError: with the way out.
+    """
+    wanted, hint = "the module's own parameter where it has an optimizer", "keep the module out of them"
+    if type(weight) not in PLAIN and is_distributed(weight):
+        hint = "use sternway.torch.distributed.ShardedEmbeddingBag"
+        raise make("unsupported", learner.op, "weight", wanted, "a DTensor", hint)
+    if weight is not learner.weight:
+        got = "another tensor in its place, as FSDP, functional_call and parametrizations put there"
+        raise make("unsupported", learner.op, "weight", wanted, got, hint)
+    replicas = DistributedDataParallel._active_ddp_module
+    if replicas is not None and any(x is weight for x in replicas._module_parameters):
+        got = "one that DistributedDataParallel replicates, where each rank would learn alone"
+        hint = "use sternway.torch.distributed.ShardedEmbeddingBag, or name the weight to DDP as a parameter to ignore"
+        raise make("unsupported", learner.op, "weight", "a table of one process where it has an optimizer", got, hint)
+
+
+def require_recording(learner: Learner, weight: Tensor, *others: Tensor | None) -> None:
+    """Refuse a call that something but autograd differentiates, or whose operands are not plain tensors with values.
+
+    Args:
+        others: the operands but the table.
+
+    Raises:
+        UnsupportedError: with the way out.
+    """
+    if torch._C._are_functorch_transforms_active():
+        got, hint = "a transform of torch.func", "call it outside, or freeze the table with requires_grad_(False)"
+    elif has_tangents():
+        got, hint = "forward-mode AD", "freeze the table with requires_grad_(False)"
+    elif weight.is_meta or not all(isinstance(x, Tensor) and _has_values(x) for x in (weight, *others) if x is not None):
+        got, hint = "one of tensors without values or of a class of their own", "freeze the table with requires_grad_(False)"
+    else:
+        return
+    raise make("unsupported", learner.op, "the call", "an ordinary one where the table has an optimizer", got, hint)
+
+
+def _has_values(x: Tensor) -> bool:
+    return x.is_nested or type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
+def reaches_table(ctx: Any, learner: Learner) -> bool:
+    """Whether the backward that is running updates the table; the first input of the node is the table.
+
+    It does not where ``backward(inputs=...)`` or ``torch.autograd.grad`` leave the table out.
+
+    Raises:
+        UnsupportedError: the gradient of the table is asked for, or shall be differentiated again.
+    """
+    hint = "call backward(), which updates the table; the weight of a module without an optimizer has a gradient"
+    try:
+        reached: bool = torch._C._will_engine_execute_node(ctx.next_functions[0][0])
+    except RuntimeError:  # the leaf is captured
+        got = "torch.autograd.grad of weight"
+        raise make("unsupported", learner.op, "weight", "left to its optimizer", got, hint) from None
+    if not reached or not learner.weight.requires_grad:
+        return False
+    if torch.is_grad_enabled():
+        wanted, got = "one that is not differentiated where the table has an optimizer", "create_graph=True"
+        raise make("unsupported", learner.op, "the backward", wanted, got, hint)
+    return True
+
+
+def update(plan: Plan[Any], learner: Learner, table: Tensor, operands: dict[str, Tensor | None]) -> None:
+    """Run a plan with an optimizer on the table.
+
+    Args:
+        table: of the forward.
+        operands: all others, by name.
+
+    Raises:
+        Error: a check failed, and nothing was changed.
+    """
+    if table is not learner.weight:
+        got = "another tensor since the forward"
+        raise make("unsupported", learner.op, "weight", "the module's own parameter where it has an optimizer", got)
+    every: dict[str, Any] = {**operands, "weight": table.detach(), **learner.operands()}
+    if not plan._run_plain(every):
+        every.pop("workspace", None)
+        plan.run(**{name: x if x is None or name in plan._outputs else resolve(x.detach()) for name, x in every.items()})

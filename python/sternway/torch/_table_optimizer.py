@@ -1,0 +1,329 @@
+"""The optimizer of a table that learns in the backward, as a torch.optim.Optimizer: its numbers, and its state."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from .._arrays import dtype_name
+from .._types import Optimizer as OptimizerName
+from ..errors import any_of, make, shown
+from ._autograd.calls import FLOATS, is_bool
+
+_NAMES: tuple[str, ...] = get_args(OptimizerName)
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "sgd": {"weight_decay": 0.0},
+    "adagrad": {"eps": 1e-10, "weight_decay": 0.0, "initial_accumulator_value": 0.0},
+    "rowwise_adagrad": {"eps": 1e-10, "weight_decay": 0.0, "initial_accumulator_value": 0.0},
+    "adam": {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+}
+"""The options of each optimizer, with their defaults."""
+_STATES = {"sgd": (), "adagrad": ("sum",), "rowwise_adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
+_OF_TORCH: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0, "dampening": 0}, "adagrad": {"lr_decay": 0}}
+"""Options that torch's optimizer of the same rule reads from a state dict, with the one value that a table has for them."""
+_ABSENT = ("momentum", "dampening", "nesterov", "maximize", "lr_decay", "amsgrad")
+"""Options of torch's optimizers that a table does not have. A state dict may hold them as 0 or False."""
+_IGNORED = ("params", "foreach", "fused", "differentiable", "capturable", "decoupled_weight_decay")
+"""Entries of a group of torch's state dict that do not change the numbers."""
+_COUNT = 10  # elements of the operand options
+_STEP, _SEED, _DRAW = 6, 8, 9  # places in the operand options
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def _real(op: str, name: str, value: Any, least: float, below: float = math.inf) -> float:
+    """A number in [least, below)."""
+    single = isinstance(value, Tensor) and value.numel() == 1
+    if not is_bool(value) and (single or not isinstance(value, (str, bytes, Tensor))):
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            number = math.nan
+        if least <= number < below:
+            return number
+    wanted = f"a number of at least {least:g}" + (f" and below {below:g}" if below < math.inf else ", and finite")
+    raise make("invalid_problem", op, name, wanted, shown(value))
+
+
+def _check_option(op: str, name: str, value: Any) -> Any:
+    """An option with its type and range checked."""
+    if name == "betas":
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise make("invalid_problem", op, "betas", "two numbers", shown(value))
+        return tuple(_real(op, f"betas[{i}]", beta, 0, 1) for i, beta in enumerate(value))
+    if name == "stochastic_rounding":
+        if not is_bool(value):
+            raise make("invalid_problem", op, name, "True or False", shown(value))
+        return bool(value)
+    if name == "seed":
+        if isinstance(value, int) and not is_bool(value) and 0 <= value < 2**32:
+            return value
+        raise make("invalid_problem", op, name, "an integer of at least 0 and below 2^32", shown(value))
+    return _real(op, name, value, 0)
+
+
+def _require_narrow(op: str, is_rounding: bool, dtype: torch.dtype) -> None:
+    """Raise UnsupportedError for stochastic rounding of a table that is not of 16 bits."""
+    if is_rounding and dtype.itemsize != 2:
+        hint = "only 16-bit tables are rounded"
+        raise make("unsupported", op, "stochastic_rounding", f"False for a table of {dtype_name(dtype)}", "True", hint)
+
+
+def _check_options(op: str, optimizer: Any, given: Any, dtype: torch.dtype) -> dict[str, Any]:
+    """The options of an optimizer, defaults included.
+
+    Raises:
+        InvalidProblemError: an option of a wrong type, or out of its range.
+        UnsupportedError: an optimizer or an option that there is not.
+    """
+    if not isinstance(optimizer, str) or optimizer not in _OPTIONS:
+        raise make("unsupported", op, "optimizer", f"{any_of(_NAMES)}, or None", shown(optimizer))
+    if given is not None and not isinstance(given, Mapping):
+        raise make("invalid_problem", op, "optimizer_options", "a dict of options by name", shown(given))
+    options = {**_OPTIONS[optimizer], "stochastic_rounding": False}
+    given = dict(given or {})
+    is_rounding = given.get("stochastic_rounding") is not False and "stochastic_rounding" in given
+    if is_rounding:
+        options["seed"] = 0
+    for name, value in given.items():
+        if name == "seed" and not is_rounding:
+            raise make("unsupported", op, "seed", "left out without stochastic_rounding", shown(value))
+        if name not in options:
+            raise make("unsupported", op, "optimizer_options", f"of {optimizer}: {any_of(list(options))}", shown(name))
+        options[name] = _check_option(op, name, value)
+    _require_narrow(op, options["stochastic_rounding"], dtype)
+    return options
+
+
+class TableOptimizer(torch.optim.Optimizer):
+    """The optimizer of a table whose rows are updated in the backward, ``optimizer`` of a module with one.
+
+    ``param_groups[0]`` holds ``lr``, ``grad_scale``, by which the gradient is divided, and the options by torch.optim's
+    names; each backward reads them. ``lr`` and ``grad_scale`` may be tensors of one element. A tensor on a GPU is read there,
+    without waiting, also in a CUDA graph. ``step`` and ``zero_grad`` do nothing. The state dict has the layout of torch's
+    optimizer of the same rule, which can load it, and whose state dict can be loaded here.
+    """
+
+    def __init__(self, op: str, weight: Parameter, optimizer: Any, lr: Any, options: Any) -> None:
+        if weight.dtype not in FLOATS:
+            raise make("unsupported", op, "dtype", any_of([dtype_name(x) for x in FLOATS]), dtype_name(weight.dtype))
+        checked = _check_options(op, optimizer, options, weight.dtype)
+        _real(op, "lr", lr, 0)
+        self.op, self.name = op, str(optimizer)
+        self._written: list[float] = [math.nan] * _COUNT
+        self._seen: list[Any] | None = None
+        self._captured = False  # whether a CUDA graph writes numbers too, when it is replayed
+        super().__init__([weight], {"lr": lr, "grad_scale": 1.0, **checked})
+        self._options = torch.zeros(_COUNT, dtype=torch.float64, device=weight.device)
+        self.state[weight] = {name: self._initial(name, weight) for name in _STATES[self.name]}
+        self._link()
+
+    @property
+    def weight(self) -> Parameter:
+        """The table."""
+        weight: Parameter = self.param_groups[0]["params"][0]
+        return weight
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """The fields of a descriptor: the name of the optimizer, and whether it rounds at random."""
+        return self.name, self.param_groups[0]["stochastic_rounding"]
+
+    # --- State ---
+
+    def _initial(self, name: str, weight: Tensor) -> Tensor:
+        shape = weight.shape[:1] if self.name == "rowwise_adagrad" else weight.shape
+        value = self.param_groups[0]["initial_accumulator_value"] if name == "sum" else 0.0
+        return torch.full(shape, value, dtype=_accumulator(weight.dtype), device=weight.device)
+
+    def _link(self) -> None:
+        """Show the counts of the device in the state."""
+        state = self.state[self.weight]
+        if self.name != "sgd":
+            state["step"] = self._options[_STEP]
+        if self.param_groups[0]["stochastic_rounding"]:
+            state["draw"] = self._options[_DRAW]
+        self._operands = {"options": self._options, **{name: state[name] for name in _STATES[self.name]}}
+
+    def follow(self, weight: Parameter) -> None:
+        """Make weight the table, and move the state to its device. State on the meta device starts anew elsewhere.
+
+        Raises:
+            InvalidProblemError: weight is of another shape.
+        """
+        old, device, dtype = self.weight, weight.device, _accumulator(weight.dtype)
+        if weight.shape != old.shape:
+            got, hint = str(list(weight.shape)), "make a new module, whose state is of that shape"
+            raise make("invalid_problem", self.op, "weight", f"of shape {list(old.shape)}", got, hint)
+        state = self.state.pop(old)
+        self.param_groups[0]["params"][0] = weight
+        self.state[weight] = state
+        for name in _STATES[self.name]:
+            is_new = state[name].is_meta and device.type != "meta"
+            state[name] = self._initial(name, weight) if is_new else state[name].to(device=device, dtype=dtype)
+        if self._options.is_meta or device.type == "meta":
+            self._options = torch.zeros(_COUNT, dtype=torch.float64, device=device)
+            self._written, self._seen = [math.nan] * _COUNT, None
+        else:
+            self._options = self._options.to(device)
+        if device.type == "cpu" and weight.is_shared():  # type: ignore[no-untyped-call]
+            self.share_memory()
+        self._link()
+
+    def share_memory(self) -> None:
+        """Move the state to shared memory, as :meth:`torch.optim.Adagrad.share_memory` does."""
+        for name in _STATES[self.name]:
+            self.state[self.weight][name].share_memory_()
+        self._options.share_memory_()  # type: ignore[no-untyped-call]
+
+    def __getstate__(self) -> dict[str, Any]:
+        ours = {name: self.__dict__[name] for name in ("op", "name", "_written", "_seen", "_options")}
+        return {**super().__getstate__(), **ours}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._captured = False
+        if "_options" in state:
+            self._link()
+
+    def state_dict(self) -> dict[str, Any]:
+        found = super().state_dict()
+        (index,) = found["param_groups"][0]["params"]
+        state = dict(found["state"].get(index, {}))
+        if "step" in state:  # of the type that torch has
+            step = float(state["step"])
+            state["step"] = int(step) if self.name == "adam" else torch.tensor(step, dtype=torch.float32)
+        if "draw" in state:
+            state["draw"] = int(state["draw"])
+        groups = [{**_OF_TORCH.get(self.name, {}), **group} for group in found["param_groups"]]
+        return {**found, "state": {index: state}, "param_groups": groups}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Any) -> None:
+        state_dict = dict(state_dict)
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        group, state = self._parsed(state_dict)
+        ours, options = self.param_groups[0], self._options
+        for key, value in group.items():
+            if isinstance(ours.get(key), Tensor):  # which a CUDA graph may have captured
+                ours[key].copy_(torch.as_tensor(value).view_as(ours[key]))
+            else:
+                ours[key] = copy.deepcopy(value)
+        for name in _STATES[self.name]:
+            saved = state.get(name)
+            self.state[self.weight][name].copy_(self._initial(name, self.weight) if saved is None else saved)
+        step = float(state.get("step", 0))
+        options[_STEP].fill_(step)
+        options[_DRAW].fill_(float(state.get("draw", step)))
+        self._seen = None
+        self._link()
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _parsed(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The entries of the group of a state dict that are taken over, and the state of the table, both checked."""
+        op, options = f"{self.op}.optimizer", self.param_groups[0]
+        groups = state_dict["param_groups"]
+        if len(groups) != 1 or len(groups[0]["params"]) != 1:
+            counts = [len(group["params"]) for group in groups]
+            raise make("invalid_problem", op, "state_dict", "of one group with one parameter", f"groups of {counts}")
+        group = {key: value for key, value in groups[0].items() if key not in (*_IGNORED, *_ABSENT)}
+        for key in _ABSENT:
+            if groups[0].get(key):
+                raise make("unsupported", op, key, f"0 or False, as {self.name} does not have it", shown(groups[0][key]))
+        for key, value in group.items():
+            if key in ("eps", "weight_decay", "betas", "initial_accumulator_value", "stochastic_rounding", "seed"):
+                is_unset = not value and key != "eps"
+                if key not in options and not is_unset:
+                    raise make("unsupported", op, "state_dict", f"of {self.name}", f"one with {key}")
+                _check_option(op, key, value)
+            elif key in ("lr", "grad_scale"):
+                _real(op, key, value, 0)
+        is_rounding = group.get("stochastic_rounding", options["stochastic_rounding"])
+        _require_narrow(op, is_rounding, self.weight.dtype)
+        group = {key: value for key, value in group.items() if key != "seed" or is_rounding}
+        state = state_dict["state"].get(groups[0]["params"][0], {})
+        names = _STATES[self.name]
+        known = {*names, "step", "draw"}
+        for name, value in state.items():
+            if name not in known and value is not None:
+                raise make("unsupported", op, "state_dict", f"of {self.name}", f"one with the state {shown(name)}")
+        for name in names if state else ():
+            want = self._operands[name].shape
+            got = getattr(state.get(name), "shape", None)
+            if got != want:
+                found = "no tensor" if got is None else str(list(got))
+                raise make("invalid_problem", op, name, f"of shape {list(want)}", found)
+        return group, state
+
+    # --- What a training loop calls ---
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self.param_groups:
+            got, hint = "another group", "give other parameters an optimizer of their own"
+            raise make("unsupported", f"{self.op}.optimizer", "param_groups", "the one group of the table", got, hint)
+        super().add_param_group(param_group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Return the loss of the closure, if there is one: the backward has updated the table."""
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: the table has no gradient."""
+
+    # --- What a backward calls ---
+
+    def operands(self) -> dict[str, Tensor]:
+        """The options and the state as operands of a plan, with the numbers of the group.
+
+        Raises:
+            InvalidProblemError: a number of the group that is none, or is out of its range.
+        """
+        group = self.param_groups[0]
+        lr, scale = group["lr"], group["grad_scale"]
+        if self._captured or isinstance(lr, Tensor) or isinstance(scale, Tensor):  # whose number may have changed
+            self._seen = None
+        seen = [lr, scale, group["weight_decay"], group.get("eps"), group.get("betas"), group.get("seed")]
+        if self._seen is None or seen != self._seen:
+            self._write(group)
+            self._seen = seen
+        self._opt_called = True  # for schedulers, which warn where nobody has called step
+        return self._operands
+
+    @torch.no_grad()
+    def _write(self, group: dict[str, Any]) -> None:
+        """Write the numbers that have changed to the device. Each is an argument of a kernel, so that nothing waits."""
+        op, options = f"{self.op}.optimizer", self._options
+        betas = group.get("betas") or (0.0, 0.0)
+        values = [group["lr"], group.get("eps", 0.0), group["weight_decay"], *betas, group["grad_scale"]]
+        places = [*range(len(values)), _SEED]
+        names = ["lr", "eps", "weight_decay", "betas", "betas", "grad_scale", "seed"]
+        values.append(group.get("seed") or 0)
+        on_device = [isinstance(value, Tensor) and not value.is_cpu for value in values]
+        numbers = [
+            math.nan if device else _real(op, name, value, 0)
+            for name, value, device in zip(names, values, on_device, strict=True)
+        ]
+        if numbers[5] == 0:
+            raise make("invalid_problem", op, "grad_scale", "a positive number", "0")
+        if options.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._captured = True
+        for place, value, number in zip(places, values, numbers, strict=True):
+            if isinstance(value, Tensor) and math.isnan(number):
+                options[place].copy_(value.detach().reshape(()), non_blocking=True)
+            elif number != self._written[place]:
+                options[place].fill_(number)
+            self._written[place] = math.nan if self._captured else number
