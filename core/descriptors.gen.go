@@ -20,6 +20,7 @@ type (
 	EmbeddingBag                 = embedding.EmbeddingBag
 	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
 	EmbeddingBags                = embedding.EmbeddingBags
+	EmbeddingBagsBackward        = embedding.EmbeddingBagsBackward
 	FakeQuantize                 = elementwise.FakeQuantize
 	FakeQuantizeBackward         = elementwise.FakeQuantizeBackward
 	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken

@@ -14,6 +14,7 @@ from . import (
     _embedding,
     _embedding_bag,
     _embedding_bag_forward,
+    _embedding_bags,
     _fake_quantize,
     _fake_quantize_backward,
     _lerp,
@@ -34,6 +35,7 @@ from ._dequantize_backward import *
 from ._embedding import *
 from ._embedding_bag import *
 from ._embedding_bag_forward import *
+from ._embedding_bags import *
 from ._fake_quantize import *
 from ._fake_quantize_backward import *
 from ._lerp import *
@@ -58,6 +60,7 @@ __all__ = [
     *_embedding.__all__,
     *_embedding_bag.__all__,
     *_embedding_bag_forward.__all__,
+    *_embedding_bags.__all__,
     *_fake_quantize.__all__,
     *_fake_quantize_backward.__all__,
     *_lerp.__all__,

@@ -65,6 +65,13 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "index_dtype": get_args(IndexName),
         "offset_dtype": get_args(IndexName),
     },
+    "embedding_bags_backward": {
+        "dtype": get_args(FloatName),
+        "mode": get_args(BagMode),
+        "index_dtype": get_args(IndexName),
+        "offset_dtype": get_args(IndexName),
+        "optimizer": get_args(Optimizer),
+    },
     "fake_quantize": {
         "dtype": get_args(FloatName),
         "scale_dtype": get_args(FloatName),
