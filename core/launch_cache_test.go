@@ -93,6 +93,8 @@ func bagMode(d ops.Descriptor) string {
 		return d.Mode
 	case embedding.EmbeddingBags:
 		return d.Mode
+	case embedding.EmbeddingBagsBackward:
+		return d.Mode
 	}
 	return ""
 }

@@ -22,6 +22,12 @@ func ForwardOf(mode string, rows, columns, bags, total int64) embedding.Embeddin
 	return embedding.EmbeddingBag{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: tensor.Int64}
 }
 
+// Learning is a problem with an optimizer.
+func Learning(d embedding.EmbeddingBagBackward, optimizer string) embedding.EmbeddingBagBackward {
+	d.Optimizer = optimizer
+	return d
+}
+
 // TablesOf is a forward of three tables: 5 rows of 16 columns, 4 of 8 and 6 of 40, each with 3 bags.
 func TablesOf(mode string) embedding.EmbeddingBags {
 	return embedding.EmbeddingBags{

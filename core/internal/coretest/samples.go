@@ -23,6 +23,10 @@ func Samples() []ops.Descriptor {
 		embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, IndexDType: tensor.Int64},
 		embedding.EmbeddingBackward{NumEmbeddings: 9, EmbeddingDim: 8, NumIndices: 5000, IndexDType: tensor.Int32},
 		ForwardOf("sum", 5, 3, 2, 7), ForwardOf("mean", 9, 8, 3, 50), ForwardOf("max", 4, 2, 6, 9), TablesOf("sum"), TablesOf("max"),
+		Learning(BagOf("sum", 5, 3, 2, 7), "adam"), Learning(BagOf("max", 4, 8, 6, 3000), "adagrad"),
+		embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, IndexDType: tensor.Int64, Learning: embedding.Learning{Optimizer: "sgd"}},
+		embedding.EmbeddingBagsBackward{EmbeddingBags: TablesOf("sum")},
+		embedding.EmbeddingBagsBackward{EmbeddingBags: TablesOf("mean"), Learning: embedding.Learning{Optimizer: "rowwise_adagrad"}},
 		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
 	}, elementSamples...)
 	for i, kind := range scan.Kinds {
