@@ -47,7 +47,7 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     __device__ void fetch_row(u32 row)
     {
         if (row >= args.rows) return;
-        if (row - table.row >= table.rows) find_table(row);
+        if (row < table.row || row >= table.row + table.rows) find_table(row);
         active = column < table.columns;
         if (!args.options) return;
         values = {};

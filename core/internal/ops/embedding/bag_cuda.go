@@ -320,6 +320,7 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	a.sparse = flagWord(r.isSparse())
 	if r.many != nil {
 		a.numTables, a.tableBags = r.many.NumTables, r.many.NumBags
+		a.weightColumn = 1
 		if a.dyStep = r.DType.Size(); l.wide {
 			a.dyStep = 16
 		}
