@@ -54,7 +54,8 @@ __device__ void sample_weights(const BagArgs& args)
                     const Table table = table_at(args, number);
                     columns[u] = table.columns;
                     dy[u] += table.column - number * args.table_bags * args.dy_bag;
-                    weight[u] = reinterpret_cast<const T*>(args.weight) + table.element + (row - table.row) * table.columns;
+                    weight[u] = reinterpret_cast<const T*>(args.weight) + table.element
+                        + (row - table.row) * table.columns;
                 }
             }
             int added = 0;

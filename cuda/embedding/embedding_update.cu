@@ -1,8 +1,9 @@
-// Backward of embedding bags with an optimizer: the rows of the table that are used are updated in the
-// order of embedding_bag.cu, which has the other kernels of it.
+// Backward of embedding bags with an optimizer: the rows of the table that are used are updated in
+// the order of embedding_bag.cu, which has the other kernels of it.
 #include "embedding/update.cuh"
 
-// Most rows have one entry, so one load of dy is in flight, beside those of the row and of its state.
+// Most rows have one entry, so one load of dy is in flight, beside those of the row and of its
+// state.
 #define EXPORT_UPDATES(name, T, A, family)                                                  \
     EXPORT(family##_sorted_##name, 3, BagArgs, sorted<Update, T, A, 1>(args))               \
     EXPORT(family##_sorted_argmax_##name, 3, BagArgs, sorted_argmax<Update, T, A, 1>(args)) \

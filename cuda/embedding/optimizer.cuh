@@ -41,12 +41,12 @@ struct Random {
 template <typename T>
 __device__ T rounded_at_random(float x, u32 random)
 {
-    const T near = static_cast<T>(x);
+    const T nearer = static_cast<T>(x);
     unsigned short bits;
-    memcpy(&bits, &near, sizeof bits);
-    const float value = widen<float>(near);
+    memcpy(&bits, &nearer, sizeof bits);
+    const float value = widen<float>(nearer);
     bits += fabsf(value) > fabsf(x) ? -1 : 1;
-    T far;
-    memcpy(&far, &bits, sizeof bits);
-    return static_cast<float>(random >> 8) * 0x1p-24f < (x - value) / (widen<float>(far) - value) ? far : near;
+    T farther;
+    memcpy(&farther, &bits, sizeof bits);
+    return static_cast<float>(random >> 8) * 0x1p-24f < (x - value) / (widen<float>(farther) - value) ? farther : nearer;
 }

@@ -1,5 +1,6 @@
-// The rows of dweight from the sorted entries, which Gradient stores, or the rows of a table, which Update
-// updates. `lanes` threads share a slice of a row, V columns each, and add its entries in order.
+// The rows of dweight from the sorted entries, which Gradient stores, or the rows of a table, which
+// Update updates. `lanes` threads share a slice of a row, V columns each, and add its entries in
+// order.
 //
 //     rows       every row once, zeros included, except long ones, which hold a whole chunk;
 //                other CTAs sum the smallest chunks
@@ -203,7 +204,7 @@ template <typename Base>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
     using Rows = RowSum<Base>;
-    if (blockIdx.x < args.chunk_blocks) return chunks<Rows>(args);
+    if (blockIdx.x < args.chunk_blocks) return chunks<RowSum<typename Base::Chunks>>(args);
     Rows sum(args);
     if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units(args), sum.row_slices()))
         sum.each_pass([&] { sum.rows(); });

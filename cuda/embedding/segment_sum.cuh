@@ -19,6 +19,7 @@ template <typename T, typename A, int V, Kind KIND, int FLIGHT, bool TABLES>
 struct Sum {
     using Element = T;
     using Accumulator = A;
+    using Chunks = Sum;  // what sums a chunk
     static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
     static constexpr bool UPDATES = false;  // Update: rows without entries are left alone
     // Most entries are the argmax of no column of a thread.
@@ -39,10 +40,10 @@ struct Sum {
     // The number of groups of threads before this one if its CTA is number `block`.
     __device__ i64 before(i64 block) const { return (block * kBlockThreads + threadIdx.x) >> (__ffs(lanes) - 1); }
 
-    // Takes a slice of one of n units, or nothing if no unit is left. slices: of a unit. Of bags, all units take one
-    // slice before any takes the next, so that a slice of dy stays in the cache. Without bags each
-    // row of dy is read once, so the slices of a unit are adjacent: whole rows of dy are read, and
-    // whole rows of dweight written, at about the same time.
+    // Takes a slice of one of n units, or nothing if no unit is left. slices: of a unit. Of bags,
+    // all units take one slice before any takes the next, so that a slice of dy stays in the cache.
+    // Without bags each row of dy is read once, so the slices of a unit are adjacent: whole rows of
+    // dy are read, and whole rows of dweight written, at about the same time.
     __device__ bool take(i64 slot, i64 n, i64 slices)
     {
         if (slot >= n * slices) return false;

@@ -13,35 +13,44 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     static constexpr bool UPDATES = true;
     bool adds_squares = true, updates = true;  // of this pass, if the state has one number for each row
 
-    __device__ explicit Update(const BagArgs& a) : Base(a), table{0, 0, 0, a.tables ? 0 : a.rows, a.columns} {}
+    using Chunks = Sum<T, A, V, KIND, sizeof(T) == 2 ? 4 : 6, true>;  // their entries are all of one row
+
+    __device__ explicit Update(const BagArgs& a) : Base(a), table{0, 0, 0, a.tables ? 0 : a.rows, a.columns}
+    {
+        if (!args.options) return;
+        rate = option(args.state2 ? kOptionStepSize : kOptionLr), eps = option(kOptionEps);
+        inverse = 1 / option(kOptionGradScale), decay = option(kOptionWeightDecay);
+        if (args.state2) mine = 1 - args.options[kOptionBeta1], mine2 = 1 - args.options[kOptionBeta2];
+    }
 
     // A state of one number for each row needs all of its gradient, so a group of threads takes all
     // slices of a unit.
     __device__ i64 row_slices() const { return args.by_row ? 1 : args.slices; }
 
     template <typename Work>
-    __device__ void each_slice(Work work)
+    __device__ __forceinline__ void each_slice(Work work)
     {
-        if (!args.by_row) return work();
+        const int slices = args.by_row ? static_cast<int>(args.slices) : 1;
 #pragma unroll 1
-        for (i64 slice = 0; slice < args.slices; ++slice) {
-            begin(unit, static_cast<u32>(slice));
+        for (int slice = 0; slice < slices; ++slice) {
+            if (args.by_row) begin(unit, slice);
             work();
         }
     }
 
     // If a row has several slices, their squares are added up in a pass of its own.
     template <typename Work>
-    __device__ void each_pass(Work work)
+    __device__ __forceinline__ void each_pass(Work work)
     {
-        if (!args.by_row || args.slices == 1) return work();
-        updates = false;
-        each_slice(work);
-        adds_squares = false, updates = true;
-        each_slice(work);
+        const int slices = args.by_row ? static_cast<int>(args.slices) : 1, passes = slices > 1 ? 2 : 1;
+#pragma unroll 1
+        for (int k = 0; k < passes * slices; ++k) {
+            if (args.by_row) begin(unit, k < slices ? k : k - slices);
+            adds_squares = k < slices;
+            updates = k >= (passes - 1) * slices;
+            work();
+        }
     }
-
-    __device__ A option(int which) const { return static_cast<A>(args.options[which]); }
 
     // Begins to load a row and its state, before the entries of the row are added.
     __device__ void fetch_row(u32 row)
@@ -64,7 +73,8 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
         if (args.state2) load_state(1, args.state2, first);
     }
 
-    // The sum so far is the gradient of the row that was fetched; updates the row, or stores its gradient.
+    // The sum so far is the gradient of the row that was fetched; updates the row, or stores its
+    // gradient.
     __device__ void store_row(T*, u32 row, u32 occurrences)
     {
         if (occurrences == 0) return;
@@ -77,9 +87,12 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     __device__ void store_zeros(T*) const {}
 
 private:
+    A rate, eps, inverse, decay, mine, mine2;  // numbers of the optimizer; mine: 1 - beta
     Table table;  // of the row that was fetched
     Words<T, V> values;
     Pack<A, V> state[2];
+
+    __device__ A option(int which) const { return static_cast<A>(args.options[which]); }
 
     __device__ void find_table(u32 row)
     {
@@ -97,16 +110,15 @@ private:
     // Where the thread's columns of a row are in the tables and in states of their shape.
     __device__ i64 element(u32 row) const { return table.element + (row - table.row) * table.columns + column; }
 
-    // The new values of the row from its gradient, and the new state, which is stored. False: the row
-    // is updated in a later pass.
+    // The new values of the row from its gradient, and the new state, which is stored. False: the
+    // row is updated in a later pass.
     __device__ bool update(A (&g)[V + 1], u32 row)
     {
-        const A inverse = 1 / option(kOptionGradScale), decay = option(kOptionWeightDecay);
 #pragma unroll
         for (int v = 0; v < V; ++v) g[v] = g[v] * inverse + decay * values.template value<A>(v);
-        A rate = option(args.state2 ? kOptionStepSize : kOptionLr);
+        A step = rate;
         if (args.by_row) {
-            rate *= rate_of_row(g, row);
+            step *= rate_of_row(g, row);
             if (!updates) return false;
         } else if (args.state2) {
             adam(g);
@@ -116,7 +128,7 @@ private:
         if (active && args.state && !args.by_row) store_state(0, args.state, element(row));
         if (active && args.state2) store_state(1, args.state2, element(row));
 #pragma unroll
-        for (int v = 0; v < V; ++v) g[v] = values.template value<A>(v) - rate * g[v];
+        for (int v = 0; v < V; ++v) g[v] = values.template value<A>(v) - step * g[v];
         return true;
     }
 
@@ -159,7 +171,6 @@ private:
     // Adagrad: the gradient over the root of the sum of squares.
     __device__ void adagrad(A (&g)[V + 1])
     {
-        const A eps = option(kOptionEps);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             A& sum = state[0].at[v];
@@ -171,8 +182,6 @@ private:
     // Adam: the mean of the gradients over the root of the mean of their squares.
     __device__ void adam(A (&g)[V + 1])
     {
-        const A eps = option(kOptionEps), mine = static_cast<A>(1 - args.options[kOptionBeta1]),
-            mine2 = static_cast<A>(1 - args.options[kOptionBeta2]);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             A &mean = state[0].at[v], &mean2 = state[1].at[v];
@@ -182,8 +191,8 @@ private:
         }
     }
 
-    // Row-wise Adagrad: adds the mean of the squares of this slice to the number of the row, and returns
-    // one over the root of that. One thread of the group has the number.
+    // Row-wise Adagrad: adds the mean of the squares of this slice to the number of the row, and
+    // returns one over the root of that. One thread of the group has the number.
     __device__ A rate_of_row(const A (&g)[V + 1], u32 row)
     {
         A& number = state[0].at[0];
@@ -191,10 +200,11 @@ private:
             A squares = 0;
 #pragma unroll
             for (int v = 0; v < V; ++v) squares += active ? g[v] * g[v] : A(0);
-            for (int reach = lanes / 2; reach > 0; reach /= 2) squares += __shfl_xor_sync(group(), squares, reach, lanes);
+            for (int reach = lanes / 2; reach > 0; reach /= 2)
+                squares += __shfl_xor_sync(group(), squares, reach, lanes);
             number += squares / A(table.columns);
             if (lane == 0) reinterpret_cast<A*>(args.state)[row] = number;
         }
-        return 1 / (sqrt(__shfl_sync(group(), number, 0, lanes)) + option(kOptionEps));
+        return 1 / (sqrt(__shfl_sync(group(), number, 0, lanes)) + eps);
     }
 };

@@ -83,13 +83,14 @@ type BagArgs struct {
 	bagless int64
 	// 1: rows without entries are left alone.
 	sparse int64
-	// Several tables: [numTables + 1][first row, first element, first column]. Rows count on from table
-	// to table; bags are those of the first table, then those of the second; columns is the largest
-	// width. Absent: one table.
+	// Several tables: [numTables + 1][first row, first element, first column]. Rows count on from
+	// table to table; bags are those of the first table, then those of the second; columns is the
+	// largest width. Absent: one table.
 	tables               launch.Address `cuda:"const i64*"`
 	numTables, tableBags int64          // tableBags: bags of a table
-	// An optimizer's: dweight is the tables themselves, contiguous. options: float64 numbers, or 0: there
-	// is no optimizer. Adam has both states, SGD none; byRow: the state has one number for each row.
+	// An optimizer's: dweight is the tables themselves, contiguous. options: float64 numbers, or 0:
+	// there is no optimizer. Adam has both states, SGD none; byRow: the state has one number for
+	// each row.
 	options           launch.Address `cuda:"double*"`
 	state, state2     launch.Address
 	byRow, stochastic int64

@@ -104,8 +104,8 @@ func operandsOf(problem *ops.Problem) (places bagOperands) {
 	return places
 }
 
-// of are operands of a problem in the order of those of embedding bags. Operands that the problem does
-// not have are absent.
+// of are operands of a problem in the order of those of embedding bags. Operands that the problem
+// does not have are absent.
 func (places *bagOperands) of(args []tensor.Tensor) []tensor.Tensor {
 	all := make([]tensor.Tensor, numBagOperands)
 	for i, at := range places {

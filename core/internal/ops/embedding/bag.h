@@ -44,8 +44,8 @@ void sw_bag_rows_f32_wide(const sw_bag_rows *);
 void sw_bag_rows_f64_wide(const sw_bag_rows *);
 
 /* Element `at` of the rows is a sum of the values of its terms, computed in float64: sums and, for
-   values of float64, lost are scratch for all rows. used: scratch of a byte for each row if rows are
-   updated. */
+   values of float64, lost are scratch for all rows. used: scratch of a byte for each row if rows
+   are updated. */
 typedef struct { uint32_t at; float value; } sw_bag_term_f32;
 typedef struct { uint32_t at; double value; } sw_bag_term_f64;
 typedef struct { uint64_t at; float value; } sw_bag_term_f32_wide;

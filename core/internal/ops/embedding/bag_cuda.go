@@ -86,8 +86,8 @@ const (
 	symbolAdvance
 )
 
-// bagKernels are the kernels of a plan: their names, whether there is one for each dtype, and whether
-// they write only the rows that have entries.
+// bagKernels are the kernels of a plan: their names, whether there is one for each dtype, and
+// whether they write only the rows that have entries.
 var bagKernels = []struct {
 	name             string
 	byDType, updates bool
@@ -192,8 +192,8 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	return r.err
 }
 
-// clearTables zero-fills the gradients of all tables, in which other kernels write the rows that have
-// entries.
+// clearTables zero-fills the gradients of all tables, in which other kernels write the rows that
+// have entries.
 func (r *bagRun) clearTables() {
 	dweight := &r.args[bagDweight]
 	l := bagLaunch{wide: true, tail: dweight.Shape[0] * dweight.DType.Size()}

@@ -111,7 +111,7 @@ TARGET static void AT(finish_row)(const sw_bag_out *out, long row, const double 
         continue; \
       } \
       const double *s = scales && !b->of_bags ? scales + first : scales; \
-      if (b->dy_narrow && n == 1 && !s && b->out.column == 1 && !b->out.update) { /* a row of one summand is that summand */ \
+      if (b->dy_narrow && n == 1 && !s && b->out.column == 1 && !b->out.update) { /* the row is its one summand */ \
         long size = DTYPE_SIZE[b->dy_narrow]; \
         memcpy(row_of(&b->out, row), (const char *)b->dy + (long)bags[first] * b->dy_bag * size, columns * size); \
         continue; \

@@ -15,17 +15,17 @@ import (
 // This file is the family of the backward of embedding bags of many tables. It has the programs and
 // kernels of one table.
 
-// EmbeddingBagsBackward is the gradient of EmbeddingBags: of each table, as of EmbeddingBagBackward.
-// One sort has the rows of all tables. With an optimizer the rows that are used are updated (see
-// Learning).
+// EmbeddingBagsBackward is the gradient of EmbeddingBags: of each table, as of
+// EmbeddingBagBackward. One sort has the rows of all tables. With an optimizer the rows that are
+// used are updated (see Learning).
 //
 // Operands: dy [NumBags, NumColumns], indices, offsets and tables as of EmbeddingBags,
 // per_sample_weights? [TotalIndices] (sum; of DType or float32), max_indices? [NumBags, NumColumns]
 // (max; as the forward saved it), weight? [NumElements] -> dweight? [NumElements],
-// d_per_sample_weights? [TotalIndices] (sum; of DType or float32; needs weight). The gradient of a gap
-// between two tables is 0. With an optimizer, weight and options are outputs in the places of weight
-// and dweight, and states follow, of NumElements numbers, or of NumRows if the state has one for each
-// row.
+// d_per_sample_weights? [TotalIndices] (sum; of DType or float32; needs weight). The gradient of a
+// gap between two tables is 0. With an optimizer, weight and options are outputs in the places of
+// weight and dweight, and states follow, of NumElements numbers, or of NumRows if the state has one
+// for each row.
 type EmbeddingBagsBackward struct {
 	EmbeddingBags
 	Learning
@@ -88,18 +88,18 @@ func (d EmbeddingBagsBackward) bags() EmbeddingBagBackward {
 	}
 }
 
-// checkValues refuses tables, offsets, indices and winners of mode max that do not fit each other.
+// checkValues refuses tables, offsets, indices and max_indices that do not fit each other.
 func (d EmbeddingBagsBackward) checkValues(op string, args []tensor.Tensor) *errs.Error {
 	if err := d.checkPositions(op, &args[bagIndices], &args[bagOffsets], &args[bagTables]); err != nil {
 		return err
 	}
-	winners := &args[BagMaxIndices]
-	if !winners.Given() {
+	maxIndices := &args[BagMaxIndices]
+	if !maxIndices.Given() {
 		return nil
 	}
 	tables := tableRowsOf(&args[bagTables])
 	for t := range d.NumTables {
-		part, rows := columnsOf(winners, tables[t][tableColumn], tables[t+1][tableColumn]), tables[t+1][tableRow]-tables[t][tableRow]
+		part, rows := columnsOf(maxIndices, tables[t][tableColumn], tables[t+1][tableColumn]), tables[t+1][tableRow]-tables[t][tableRow]
 		for b := range d.NumBags {
 			row := rowOf(&part, b)
 			if k, invalid := firstOutside(&row, math.MinInt64, rows); invalid != nil {

@@ -129,8 +129,8 @@ func tableRowsOf(t *tensor.Tensor) [][tableWords]int64 {
 	return rows
 }
 
-// checkPositions refuses tables that do not fit the descriptor, offsets out of order and indices out
-// of range. The operands are in host memory.
+// checkPositions refuses tables that do not fit the descriptor, offsets out of order and indices
+// out of range. The operands are in host memory.
 func (d EmbeddingBags) checkPositions(op string, indices, offsets, tableRows *tensor.Tensor) *errs.Error {
 	tables := tableRowsOf(tableRows)
 	if err := d.checkTables(op, tables); err != nil {
@@ -198,8 +198,8 @@ func (d EmbeddingBags) checkTables(op string, tables [][tableWords]int64) *errs.
 	return nil
 }
 
-// checkDeviceCounts refuses counts that do not fit the 32-bit integers with which kernels number rows,
-// bags and positions.
+// checkDeviceCounts refuses counts that do not fit the 32-bit integers with which kernels number
+// rows, bags and positions.
 func (d EmbeddingBags) checkDeviceCounts(op string) error {
 	counts := []string{"num_rows", "num_columns", "embedding_dim", "num_tables * num_bags", "num_tables", "total_indices"}
 	return ops.CheckCounts(op, counts, d.NumRows, d.NumColumns, d.EmbeddingDim, d.NumTables*d.NumBags, d.NumTables, d.TotalIndices)

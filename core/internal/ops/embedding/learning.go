@@ -13,16 +13,17 @@ import (
 // This file has the optimizers that update the rows of a table in the backward, in place of storing
 // a gradient (fused optimizers).
 
-// Learning is the part of a descriptor that names an optimizer. The backward then updates weight, the
-// table itself, and has no dweight: each row of a counted index is updated once, by the rule of
-// torch.optim on the sum of its gradients, and no other row is touched. The operand `options` has the
-// numbers of Options, and the states have the accumulator of the table's dtype:
+// Learning is the part of a descriptor that names an optimizer. The backward then updates weight,
+// the table itself, and has no dweight: each row of a counted index is updated once, by the rule of
+// torch.optim on the sum of its gradients, and no other row is touched. The operand `options` has
+// the numbers of Options, and the states have the accumulator of the table's dtype:
 //
-//	sgd:               w -= lr g
-//	adagrad:           sum += g^2,           w -= lr g / (sqrt(sum) + eps)
-//	rowwise_adagrad:   sum += mean of g^2,   w -= lr g / (sqrt(sum) + eps), one sum for each row
-//	adam:              exp_avg += (1 - beta1) (g - exp_avg), exp_avg_sq += (1 - beta2) (g^2 - exp_avg_sq),
-//	                   w -= lr sqrt(1 - beta2^t) / (1 - beta1^t) exp_avg / (sqrt(exp_avg_sq) + eps)
+//	sgd:              w -= lr g
+//	adagrad:          sum += g^2,          w -= lr g / (sqrt(sum) + eps)
+//	rowwise_adagrad:  sum += mean of g^2,  w -= lr g / (sqrt(sum) + eps), one sum for each row
+//	adam:             exp_avg += (1 - beta1) (g - exp_avg),
+//	                  exp_avg_sq += (1 - beta2) (g^2 - exp_avg_sq),
+//	                  w -= lr sqrt(1 - beta2^t) / (1 - beta1^t) exp_avg / (sqrt(exp_avg_sq) + eps)
 //
 // g is the sum divided by grad_scale, plus weight_decay w. t is the number of runs, this one
 // included. StochasticRounding rounds each element of a 16-bit table to one of its two neighbors at
@@ -36,7 +37,8 @@ type Learning struct {
 var Optimizers = []string{"sgd", "adagrad", "rowwise_adagrad", "adam"}
 
 // Options are the names of the numbers in the operand `options`, float64 in memory of the plan's
-// device, in order. A run adds 1 to step and to draw, and forms step_size from lr, the betas and step.
+// device, in order. A run adds 1 to step and to draw, and forms step_size from lr, the betas and
+// step.
 var Options = []string{"lr", "eps", "weight_decay", "beta1", "beta2", "grad_scale", "step", "step_size", "seed", "draw"}
 
 func (l *Learning) learns() bool { return l.Optimizer != "" }
@@ -88,8 +90,8 @@ func advance(options []float64) {
 	options[OptionStepSize] = options[OptionLr] * correction
 }
 
-// randomStream is where the random numbers of a run begin: seed and draw are hashed (splitmix64), so
-// that the numbers of two runs have nothing in common.
+// randomStream is where the random numbers of a run begin: seed and draw are hashed (splitmix64),
+// so that the numbers of two runs have nothing in common.
 func randomStream(options []float64) uint64 {
 	x := (uint64(options[OptionSeed])<<32 ^ uint64(options[OptionDraw])) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -1,5 +1,6 @@
-/* The update of a row of a table by an optimizer, in place of storing its gradient; the rules are in
-   learning.go. bag_loops.h includes this header once per vector width. Arithmetic is in float64. */
+/* The update of a row of a table by an optimizer, in place of storing its gradient; the rules are
+   in learning.go. bag_loops.h includes this header once per vector width. Arithmetic is in
+   float64. */
 
 /* STATE: the accumulator of the table. table, sum: a row of the table, which is updated, and its
    gradient. */
