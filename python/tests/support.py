@@ -172,6 +172,9 @@ def check(label: str, out: Tensor, truth: Truth, rival: Tensor | None = None) ->
     assert out.dtype == truth.dtype, f"{label}: dtype {out.dtype}, wanted {truth.dtype}"
     if out.numel() == 0:
         return
+    if not truth.dtype.is_floating_point:
+        assert torch.equal(out.to(F64), truth.value), f"{label}: integers that differ"
+        return
     ours, limit = deviation(out, truth), allowed(truth)
     theirs = Deviation(0.0, 0.0)  # no allowance where torch was not asked, or is not even finite
     if rival is not None and torch.equal(rival.isfinite(), truth.value.to(truth.dtype).isfinite()):
