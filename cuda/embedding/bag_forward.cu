@@ -2,10 +2,10 @@
 // mean or the maximum of the rows of a table that the indices of bag b name. Each bag is reduced in
 // the order of its positions, so results are deterministic.
 //
-// A group of up to 32 threads of a warp takes a slice of the columns of one bag, 16 bytes of columns
-// a thread. Each thread looks up one position, and the group shares the rows by shuffles, so that
-// kFlight rows are in flight per thread. In a narrower table a group has fewer threads, and a warp
-// more bags.
+// A group of up to 32 threads of a warp takes a slice of the columns of one bag, 16 bytes of
+// columns a thread. Each thread looks up one position, and the group shares the rows by shuffles,
+// so that kFlight rows are in flight per thread. In a narrower table a group has fewer threads, and
+// a warp more bags.
 #include "common/divisor.cuh"
 #include "embedding/args.cuh"
 
@@ -92,8 +92,8 @@ __device__ A sample_weight_at(const BagForwardArgs& args, i64 position)
     return widen<A>(reinterpret_cast<const T*>(args.sample_weights)[at]);
 }
 
-// Visits the counted positions of a bag in order, and returns their number. visit(x, scale, row) has
-// the columns of the thread in x; row() is the row. after() follows each kFlight positions.
+// Visits the counted positions of a bag in order, and returns their number. visit(x, scale, row)
+// has the columns of the thread in x; row() is the row. after() follows each kFlight positions.
 template <typename T, typename A, int V, bool WEIGHTED, typename Visit, typename After>
 __device__ u32 each_row(const BagForwardArgs& args, const Slice& s, Visit visit, After after)
 {
@@ -210,16 +210,16 @@ __device__ void sum(const BagForwardArgs& args)
         sum_bag<T, A, V, false>(args, s);
 }
 
-// Stores the rows that won, N of them in one access.
+// Stores the argmax rows, N of them in one access.
 template <typename I, int N, int V>
-__device__ void store_winners(const BagForwardArgs& args, const Slice& s, const u32 (&winner)[V])
+__device__ void store_argmax(const BagForwardArgs& args, const Slice& s, const u32 (&argmax)[V])
 {
     I* to = reinterpret_cast<I*>(args.max_indices) + s.bag * args.max_row + s.column * args.max_column;
 #pragma unroll
     for (int v = 0; v < V; v += N) {
         Pack<I, N> pack;
 #pragma unroll
-        for (int k = 0; k < N; ++k) pack.at[k] = winner[v + k] == kNoRow ? I(-1) : static_cast<I>(winner[v + k]);
+        for (int k = 0; k < N; ++k) pack.at[k] = argmax[v + k] == kNoRow ? I(-1) : static_cast<I>(argmax[v + k]);
         if constexpr (N > 1)
             store_wide(to + v, pack);
         else
@@ -233,10 +233,10 @@ __device__ void maximum(const BagForwardArgs& args)
     Slice s;
     if (!take<T, V>(args, s)) return;
     A best[V] = {};
-    u32 winner[V];
+    u32 argmax[V];
     bool empty = true;
 #pragma unroll
-    for (int v = 0; v < V; ++v) winner[v] = kNoRow;
+    for (int v = 0; v < V; ++v) argmax[v] = kNoRow;
     each_row<T, A, V, false>(args, s,
         [&](const Words<T, V>& x, A, auto row_of_position) {
             const u32 row = row_of_position();
@@ -245,7 +245,7 @@ __device__ void maximum(const BagForwardArgs& args)
                 const A value = x.template value<A>(v);
                 if (!empty && !(value > best[v])) continue;  // a NaN neither wins nor loses
                 best[v] = value;
-                winner[v] = row;
+                argmax[v] = row;
             }
             empty = false;
         },
@@ -254,9 +254,9 @@ __device__ void maximum(const BagForwardArgs& args)
     if (!args.max_indices || !s.active) return;
     constexpr int kPairs = V > 1 ? 2 : 1, kFours = V > 4 ? 4 : V;
     if (args.max_wide)
-        args.max_vector ? store_winners<i64, kPairs>(args, s, winner) : store_winners<i64, 1>(args, s, winner);
+        args.max_vector ? store_argmax<i64, kPairs>(args, s, argmax) : store_argmax<i64, 1>(args, s, argmax);
     else
-        args.max_vector ? store_winners<int, kFours>(args, s, winner) : store_winners<int, 1>(args, s, winner);
+        args.max_vector ? store_argmax<int, kFours>(args, s, argmax) : store_argmax<int, 1>(args, s, argmax);
 }
 
 // 16 bytes of columns for each thread if the operands allow it, else one column.

@@ -170,7 +170,9 @@ def _flag(op: str, name: str, value: Any) -> bool:
     raise errors.make("invalid_problem", op, name, "True or False", errors.shown(value))
 
 
-def _flat(op: str, like: Array, indices: Array, offsets: Array | None, out: Any, bags: int | None = None) -> tuple[Array, Array]:
+def _flat(
+    op: str, like: Array, indices: Array, offsets: Array | None, out: Any, bags: int | None = None
+) -> tuple[Array, Array]:
     """Indices of rank 1, and offsets. Each row of indices of rank 2 is a bag, whose offsets are made here.
 
     like: an array of the library that makes them, unless `out` is one. bags: how many bags there are, if that is known.

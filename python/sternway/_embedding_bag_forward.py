@@ -167,18 +167,18 @@ class EmbeddingBagsPlan(_plan.Plan[EmbeddingBagsDescriptor]):
     Operands:
         weight: input [num_elements], contiguous: the rows of all tables, table after table.
         indices: input [N], of ``index_dtype``: of all tables end to end; each counts the rows of its own table from 0.
-        offsets: input [T * B + 1], of ``offset_dtype``: bag b of table t has the positions from ``offsets[t * B + b]`` up to the
-            next offset. The first is 0, the last N.
-        tables: input [T + 1, 3], int64, contiguous: the first row, the first element in weight and the first column in y of each
-            table; in the last row the ends of these. A table has contiguous rows; between two tables there may be a gap.
+        offsets: input [T * B + 1], of ``offset_dtype``: bag b of table t has the positions from ``offsets[t * B + b]`` up to
+            the next offset. The first is 0, the last N.
+        tables: input [T + 1, 3], int64, contiguous: the first row, the first element in weight and the first column in y of
+            each table; in the last row the ends of these. A table has contiguous rows; between two tables there may be a gap.
         per_sample_weights: input [N], a factor of each position, in ``dtype`` or float32; only with mode "sum".
         y: output [B, num_columns]: bag b of table t is in row b, in the columns of table t.
         max_indices: output [B, num_columns], in ``index_dtype`` or int64: the row, of its table, that won for each element, or
             -1 in a bag without positions; only with mode "max", where it may be left out.
 
     On the CPU all integers are checked before anything is written. On CUDA bags with bad offsets are empty and bad indices
-    contribute nothing, but ``tables`` is trusted, unless STERNWAY_CHECK=1. Numbers are those of :class:`EmbeddingBagPlan` for each
-    table.
+    contribute nothing, but ``tables`` is trusted, unless STERNWAY_CHECK=1. Numbers are those of :class:`EmbeddingBagPlan` for
+    each table.
 
     Raises:
         Error: see ``select`` and ``run``.
@@ -254,9 +254,9 @@ def embedding_bag(
 ) -> Any:
     """Bags of rows of a table: ``y[b]`` reduces ``weight[indices[i]]`` over the positions i of bag b.
 
-    Mode "sum": ``y[b]`` sums ``per_sample_weights[i] * weight[indices[i]]``. Mode "mean" divides the sum by the number of counted
-    positions of the bag. Mode "max" takes the maximum of each column; the first of equal values wins, and a NaN only if it comes
-    first, as in torch. Positions that hold ``padding_idx`` are not counted. A bag without counted positions is 0.
+    Mode "sum": ``y[b]`` sums ``per_sample_weights[i] * weight[indices[i]]``. Mode "mean" divides the sum by the number of
+    counted positions of the bag. Mode "max" takes the maximum of each column; the first of equal values wins, and a NaN only
+    if it comes first, as in torch. Positions that hold ``padding_idx`` are not counted. A bag without counted positions is 0.
 
     Args:
         weight: the table [V, D]; float32, float64, float16 or bfloat16, in any layout.

@@ -41,7 +41,7 @@ class TestEmbeddingBagForward(Conformance):
     @pytest.mark.parametrize("chosen", OPTIONS.values(), ids=OPTIONS.keys())
     @pytest.mark.parametrize("mode", MODES)
     def test_options(self, mode: str, chosen: Any, dtype: torch.dtype, device: str) -> None:
-        """A mode that ignores an option; int32 and int64 in every pairing, for which integers of a wrong width would be read."""
+        """A mode that ignores an option; int32 and int64 in every pairing, where integers of a wrong width would be read."""
         pairs = ((a, b) for a in INTEGERS for b in INTEGERS)
         for shape, (index, offset) in zip(((37, 16), (9, 33), (400, 5), (1, 1)), pairs, strict=True):
             problem = make(EMBEDDING_BAG_FORWARD, shape, dtype, device, mode=mode, index=index, offset=offset, **chosen)
@@ -65,17 +65,17 @@ class TestEmbeddingBagForward(Conformance):
         for indices in itertools.permutations(range(4), 3):
             rows, start = torch.tensor(indices), torch.tensor([0])
             want = torch.embedding_bag(table, rows, start, False, 2)
-            y, winners = sw.embedding_bag(*(x.to(device) for x in (table.to(dtype), rows, start)), mode="max")
+            y, argmax = sw.embedding_bag(*(x.to(device) for x in (table.to(dtype), rows, start)), mode="max")
             torch.testing.assert_close(y.cpu().float(), want[0], equal_nan=True, rtol=0, atol=0)
-            assert torch.equal(winners.cpu(), want[3])
+            assert torch.equal(argmax.cpu(), want[3])
 
     def test_maximum_that_is_not_positive(self, device: str) -> None:
         """A maximum that starts from 0 would hide negative rows; an infinity is a value like others."""
         table = torch.tensor([[-3.0, -math.inf], [-2.0, -math.inf]], device=device)
         rows, start = torch.tensor([0, 1], device=device), torch.tensor([0, 2], device=device)
-        y, winners = sw.embedding_bag(table, rows, start, mode="max")
+        y, argmax = sw.embedding_bag(table, rows, start, mode="max")
         assert y.tolist() == [[-2, -math.inf], [0, 0]]
-        assert winners.tolist() == [[1, 0], [-1, -1]]
+        assert argmax.tolist() == [[1, 0], [-1, -1]]
 
     def test_y_alone_in_mode_max(self, device: str) -> None:
         """max_indices may be left out, and may be int64 beside int32 indices."""
@@ -100,13 +100,13 @@ class TestEmbeddingBagForward(Conformance):
         """max_indices mean the same to the backward, -1 included."""
         table = torch.randn(30, 8, device=device)
         rows, starts = torch.randint(0, 30, (50,), device=device), torch.tensor([0, 0, 7, 30, 30], device=device)
-        y, winners = sw.embedding_bag(table, rows, starts, mode="max", padding_idx=4)
+        y, argmax = sw.embedding_bag(table, rows, starts, mode="max", padding_idx=4)
         dweight = sw.embedding_bag_backward(
-            torch.ones_like(y), rows, starts, num_embeddings=30, mode="max", padding_idx=4, max_indices=winners
+            torch.ones_like(y), rows, starts, num_embeddings=30, mode="max", padding_idx=4, max_indices=argmax
         )
         counts = torch.zeros(30, 8, device=device)
         for b in (1, 2, 4):
-            counts.scatter_add_(0, winners[b][None].long(), torch.ones(1, 8, device=device))
+            counts.scatter_add_(0, argmax[b][None].long(), torch.ones(1, 8, device=device))
         assert torch.equal(dweight, counts)
 
 
@@ -132,7 +132,8 @@ class Tables:
         lengths = torch.randint(0, longest + 1, (len(sizes) * bags,), generator=generator)
         self.offsets = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
         ends = self.offsets[::bags].tolist() if bags else [0] * (len(sizes) + 1)
-        drawn = [torch.randint(0, n, (b - a,), generator=generator) for (n, _), a, b in zip(sizes, ends, ends[1:], strict=False)]
+        bounds = zip(sizes, ends, ends[1:], strict=False)
+        drawn = [torch.randint(0, n, (end - first,), generator=generator) for (n, _), first, end in bounds]
         self.indices, total = torch.cat([*drawn, torch.zeros(0, dtype=torch.int64)]), ends[-1]
         inputs = {"weight": torch.cat(parts) if parts else torch.empty(0, dtype=dtype), "indices": self.indices.to(index)}
         inputs |= {"offsets": self.offsets, "tables": torch.tensor(rows)}
@@ -292,7 +293,7 @@ def test_bad_integers_on_a_gpu(case: Any) -> None:
         ({"mode": "min"}, "mode must be sum, mean or max"),
         ({"padding_idx": 3}, r"padding_idx must be in \[-3, 3\)"),
         ({"include_last_offset": 1}, "include_last_offset must be True or False"),
-        ({"include_last_offset": True, "offsets": torch.empty(0, dtype=torch.int64)}, "offsets must be of at least one element"),
+        ({"include_last_offset": True, "offsets": torch.empty(0, dtype=torch.int64)}, "of at least one element"),
         ({"mode": "max", "out": torch.empty(2, 4)}, "out must be 2 arrays"),
         ({"out": torch.empty(2, 5)}, r"out must be of shape \[2, 4\]"),
         ({"weight": torch.ones(3, 4, dtype=torch.int32)}, "weight must be float32, float64, float16 or bfloat16"),

@@ -4,8 +4,8 @@
 
 #define NO_ROW (~(uint64_t)0)
 
-/* Asks for the row that is added BAG_AHEAD entries after entry e; there are `left` entries from there
-   on. */
+/* Asks for the row that is added BAG_AHEAD entries after entry e; there are `left` entries from
+   there on. */
 INLINE void ask_ahead(const sw_bag_reduce *b, const uint64_t *rows, long e, long left) {
   long size = DTYPE_SIZE[b->weight_dtype];
   if (BAG_AHEAD < left && rows[e + BAG_AHEAD] != NO_ROW)
@@ -28,22 +28,29 @@ static const void *dense_row(const sw_bag_reduce *b, uint64_t row) {
   return (const void *)b->copied;
 }
 
-/* A row of weight in the type that is added. */
-static const float *added_row_f32(const sw_bag_reduce *b, uint64_t row) {
-  return single_row(b->weight_dtype, dense_row(b, row), (float *)(b->copied + b->out.columns * 8), b->out.columns);
-}
-static const double *added_row_f64(const sw_bag_reduce *b, uint64_t row) { return dense_row(b, row); }
+/* An element of each dtype in float64, and how sums of it are made (rows.h). */
+#define WIDE_f32(x) ((double)(x))
+#define WIDE_f64(x) (x)
+#define WIDE_f16(x) ((double)widen_f16_one(x))
+#define WIDE_bf16(x) ((double)widen_bf16_one(x))
+#define ADD_f16 ADD_f32
+#define ADD_bf16 ADD_f32
+#define WHOLE_f16 WHOLE_f32
+#define WHOLE_bf16 WHOLE_f32
 
-/* Stores the rows that won in a bag. */
-static void store_winners(const sw_bag_reduce *b, long bag, const int64_t *winners) {
+/* Stores the argmax rows of a bag. */
+static void store_argmax(const sw_bag_reduce *b, long bag, const int64_t *argmax_rows) {
   if (!b->argmax) return;
   long n = b->out.columns, step = b->argmax_column;
-  if (b->argmax_wide) for (long i = 0; i < n; i++) ((int64_t *)b->argmax)[bag * b->argmax_row + i * step] = winners[i];
-  else for (long i = 0; i < n; i++) ((int32_t *)b->argmax)[bag * b->argmax_row + i * step] = (int32_t)winners[i];
+  long first = bag * b->argmax_row;
+  if (b->argmax_wide) for (long i = 0; i < n; i++) ((int64_t *)b->argmax)[first + i * step] = argmax_rows[i];
+  else for (long i = 0; i < n; i++) ((int32_t *)b->argmax)[first + i * step] = (int32_t)argmax_rows[i];
 }
 
 #define LOOPS "forward_loops.h"
 #include "../../cpu/each_processor.h"
 
-void sw_bag_reduce_f32(const sw_bag_reduce *b) { CHOSEN(bag_reduce_f32)(b); }
-void sw_bag_reduce_f64(const sw_bag_reduce *b) { CHOSEN(bag_reduce_f64)(b); }
+#define EXPORT(suffix, stored, arithmetic) \
+  void sw_bag_reduce_##suffix(const sw_bag_reduce *b) { CHOSEN(bag_reduce_##suffix)(b); }
+
+EACH_FLOAT(EXPORT)

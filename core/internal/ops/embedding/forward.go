@@ -20,15 +20,15 @@ import (
 //
 //	sum:   y[b] = sum per_sample_weights[i] weight[indices[i]]
 //	mean:  y[b] = sum weight[indices[i]] / (counted positions of bag b)
-//	max:   y[b, d] = max weight[indices[i], d], of the row max_indices[b, d], the first of equal ones
+//	max:   y[b, d] = max weight[indices[i], d], found first in row max_indices[b, d]
 //
-// A bag without counted positions is 0, and its max_indices are -1. In mode max a NaN is the maximum
-// if it comes first, and else it is passed over, as in torch.
+// A bag without counted positions is 0, and its max_indices are -1. In mode max a NaN is the
+// maximum if it comes first, and else it is passed over, as in torch.
 //
 // Operands: weight [NumEmbeddings, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or
 // [NumBags + 1] with IncludeLastOffset, per_sample_weights? [TotalIndices] (sum; of DType or
-// float32) -> y [NumBags, EmbeddingDim], max_indices? [NumBags, EmbeddingDim] (max; of IndexDType or
-// int64).
+// float32) -> y [NumBags, EmbeddingDim], max_indices? [NumBags, EmbeddingDim] (max; of IndexDType
+// or int64).
 type EmbeddingBag struct {
 	NumEmbeddings     int64         `json:"num_embeddings"`
 	EmbeddingDim      int64         `json:"embedding_dim"`

@@ -38,7 +38,7 @@ type hostForward struct {
 type forwardWorker struct {
 	rows            []uint64
 	scales, scratch []float64
-	winners         []int64
+	argmaxRows      []int64
 	single, copied  []float32
 	block           cpu.Block[float64]
 	reduce          C.sw_bag_reduce
@@ -113,8 +113,8 @@ func (h *hostForward) reduceBags(w *forwardWorker, t, bag, bags int64) {
 	}
 	begin := h.first[t*h.bags+bag:][:bags+1]
 	position, n := int64(begin[0]), int64(begin[bags]-begin[0])
-	w.rows, w.scratch, w.winners = grow(w.rows, n), grow(w.scratch, 2*table.width), grow(w.winners, table.width)
-	w.single, w.copied = grow(w.single, 2*table.width), grow(w.copied, 3*table.width)
+	w.rows, w.scratch, w.argmaxRows = grow(w.rows, n), grow(w.scratch, 2*table.width), grow(w.argmaxRows, table.width)
+	w.single, w.copied = grow(w.single, 2*table.width), grow(w.copied, 2*table.width)
 	readIntegers(w.rows, &h.args[forwardIndices], position)
 	for k, row := range w.rows {
 		if int64(row) == h.padding {
@@ -126,7 +126,7 @@ func (h *hostForward) reduceBags(w *forwardWorker, t, bag, bags int64) {
 	*c = C.sw_bag_reduce{
 		weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), weight_column: C.long(weight.Strides[1]),
 		weight_dtype: C.long(weight.DType.Row()), rows: addressOf(w.rows), begin: addressOf(begin), scratch: addressOf(w.scratch),
-		winners: addressOf(w.winners), copied: addressOf(w.copied),
+		argmax_rows: addressOf(w.argmaxRows), copied: addressOf(w.copied),
 		bags: C.long(bags), mean: C.long(flagWord(h.mode == "mean")), max: C.long(flagWord(h.mode == "max")),
 		out: C.sw_bag_out{
 			data: C.uintptr_t(elementAt(y, bag, table.column)), single: addressOf(w.single), row: C.long(y.Strides[0]),
@@ -149,10 +149,15 @@ func (h *hostForward) reduceBags(w *forwardWorker, t, bag, bags int64) {
 		readNumbers(&w.block, w.scales, sample, position)
 		c.scales = addressOf(w.scales)
 	}
-	if h.dtype == tensor.Float64 {
-		C.sw_bag_reduce_f64(c)
-	} else {
+	switch h.dtype {
+	case tensor.Float32:
 		C.sw_bag_reduce_f32(c)
+	case tensor.Float64:
+		C.sw_bag_reduce_f64(c)
+	case tensor.Float16:
+		C.sw_bag_reduce_f16(c)
+	case tensor.BFloat16:
+		C.sw_bag_reduce_bf16(c)
 	}
 }
 

@@ -17,9 +17,9 @@ func (p *ForwardProgram) Symbols() []launch.Symbol {
 	return []launch.Symbol{{Image: bagForward.Image, Name: name + p.dtype.Suffix()}}
 }
 
-// Device implements ops.Program: one launch, whose CTAs are divided evenly among the tables. Each CTA of
-// the widest table has as many bags as it has groups of threads; in a narrower table a group has fewer
-// threads, and the last CTAs have nothing to do.
+// Device implements ops.Program: one launch, whose CTAs are divided evenly among the tables. Each
+// CTA of the widest table has as many bags as it has groups of threads; in a narrower table a group
+// has fewer threads, and the last CTAs have nothing to do.
 func (p *ForwardProgram) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error {
 	all := p.argsOf(args)
 	y := &all[forwardY]
@@ -50,8 +50,8 @@ func (p *ForwardProgram) isWide(args []tensor.Tensor) bool {
 	return p.isAligned && weight.Data%16 == 0 && alignedRows(y, v)
 }
 
-// setOperands stores the addresses of the operands, their strides, and the element width of those of
-// several dtypes.
+// setOperands stores the addresses of the operands, their strides, and the element width of those
+// of several dtypes.
 func (p *ForwardProgram) setOperands(a *BagForwardArgs, args []tensor.Tensor, q *launch.Queue) {
 	for i, field := range [numForwardOperands]*launch.Address{
 		&a.weight, &a.indices, &a.offsets, &a.tables, &a.sampleWeights, &a.y, &a.maxIndices,

@@ -5,8 +5,9 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
 
 #include "rows_loops.h"
 
+/* Rows of `type` in memory, whose elements WIDE_suffix converts to float64. */
 #define REDUCE(suffix, type) \
-  /* Sums of `count` columns of n rows, from column `column` on; the first ones ask for rows ahead. */ \
+  /* Sums of `count` columns of n rows, from column `column` on. asks: prefetches rows ahead. */ \
   TARGET INLINE void AT(reduce_tile_##suffix)(const sw_bag_reduce *b, double *out, const uint64_t *rows, \
       const double *scales, long n, long left, long column, long count, int asks, int scaled) { \
     double sum[AT(REDUCE_TILE)] = {0}, lost[AT(REDUCE_TILE)] = {0}; \
@@ -18,7 +19,7 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
       if (rows[e] == NO_ROW) continue; \
       const type *x = weight + (long)rows[e] * step; \
       double scale = scaled ? scales[e] : 1; \
-      for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], scaled ? (double)x[i] * scale : (double)x[i]); \
+      for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], scaled ? WIDE_##suffix(x[i]) * scale : WIDE_##suffix(x[i])); \
     } \
     for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
   } \
@@ -31,13 +32,16 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
       const double *scales, long n, long left, int scaled) { \
     const long columns = b->out.columns, tile = AT(REDUCE_TILE); \
     long i = 0; \
-    if (tile <= columns) AT(reduce_tile_##suffix)(b, out, rows, scales, n, left, 0, AT(REDUCE_TILE), 1, scaled), i = tile; \
+    if (tile <= columns) { \
+      AT(reduce_tile_##suffix)(b, out, rows, scales, n, left, 0, AT(REDUCE_TILE), 1, scaled); \
+      i = tile; \
+    } \
     for (; i + tile <= columns; i += tile) \
       AT(reduce_tile_##suffix)(b, out + i, rows, scales, n, left, i, AT(REDUCE_TILE), 0, scaled); \
     if (i < columns) AT(reduce_few_##suffix)(b, out + i, rows, scales, n, left, i, columns - i); \
   } \
-  /* Sums of all columns of rows that have to be converted or copied. */ \
-  TARGET static __attribute__((noinline)) void AT(reduce_converted_##suffix)(const sw_bag_reduce *b, \
+  /* Sums of all columns of rows that have to be copied. */ \
+  TARGET static __attribute__((noinline)) void AT(reduce_copied_##suffix)(const sw_bag_reduce *b, \
       double *restrict sum, const uint64_t *rows, const double *scales, long n, long left) { \
     long columns = b->out.columns; \
     double *restrict lost = sum + columns; \
@@ -45,9 +49,9 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
     for (long e = 0; e < n; e++) { \
       ask_ahead(b, rows, e, left - e); \
       if (rows[e] == NO_ROW) continue; \
-      const type *restrict x = added_row_##suffix(b, rows[e]); \
+      const type *restrict x = dense_row(b, rows[e]); \
       double scale = scales ? scales[e] : 1; \
-      for (long i = 0; i < columns; i++) ADD_##suffix(sum[i], lost[i], (double)x[i] * scale); \
+      for (long i = 0; i < columns; i++) ADD_##suffix(sum[i], lost[i], WIDE_##suffix(x[i]) * scale); \
     } \
     for (long i = 0; i < columns; i++) sum[i] = WHOLE_##suffix(sum[i], lost[i]); \
   } \
@@ -55,22 +59,22 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
   TARGET static __attribute__((noinline)) void AT(reduce_max_##suffix)(const sw_bag_reduce *b, \
       double *restrict best, const uint64_t *rows, long n, long left) { \
     long columns = b->out.columns, counted = 0; \
-    int64_t *restrict winners = (int64_t *)b->winners; \
-    for (long i = 0; i < columns; i++) best[i] = 0, winners[i] = -1; \
+    int64_t *restrict argmax_rows = (int64_t *)b->argmax_rows; \
+    for (long i = 0; i < columns; i++) best[i] = 0, argmax_rows[i] = -1; \
     for (long e = 0; e < n; e++) { \
       ask_ahead(b, rows, e, left - e); \
       if (rows[e] == NO_ROW) continue; \
-      const type *restrict x = added_row_##suffix(b, rows[e]); \
+      const type *restrict x = dense_row(b, rows[e]); \
       int64_t row = (int64_t)rows[e]; \
       if (counted++ == 0) { \
-        for (long i = 0; i < columns; i++) best[i] = (double)x[i], winners[i] = row; \
+        for (long i = 0; i < columns; i++) best[i] = WIDE_##suffix(x[i]), argmax_rows[i] = row; \
         continue; \
       } \
       for (long i = 0; i < columns; i++) { \
-        double value = (double)x[i]; \
+        double value = WIDE_##suffix(x[i]); \
         int64_t wins = -(int64_t)(value > best[i]); /* a NaN neither wins nor loses */ \
         best[i] = wins ? value : best[i]; \
-        winners[i] = (winners[i] & ~wins) | (row & wins); \
+        argmax_rows[i] = (argmax_rows[i] & ~wins) | (row & wins); \
       } \
     } \
   } \
@@ -78,7 +82,6 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
     const uint64_t *begin = (const uint64_t *)b->begin; \
     double *scratch = (double *)b->scratch; \
     long columns = b->out.columns; \
-    long in_place = b->weight_column == 1 && DTYPE_SIZE[b->weight_dtype] == (long)sizeof(type); \
     for (long bag = 0; bag < b->bags; bag++) { \
       long first = (long)(begin[bag] - begin[0]), n = (long)(begin[bag + 1] - begin[bag]); \
       long left = (long)(begin[b->bags] - begin[bag]), counted = 0; \
@@ -86,9 +89,9 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
       const double *scales = b->scales ? (const double *)b->scales + first : NULL; \
       if (b->max) { \
         AT(reduce_max_##suffix)(b, scratch, rows, n, left); \
-        store_winners(b, bag, (const int64_t *)b->winners); \
-      } else if (!in_place) { \
-        AT(reduce_converted_##suffix)(b, scratch, rows, scales, n, left); \
+        store_argmax(b, bag, (const int64_t *)b->argmax_rows); \
+      } else if (b->weight_column != 1) { \
+        AT(reduce_copied_##suffix)(b, scratch, rows, scales, n, left); \
       } else if (scales) { \
         AT(reduce_tiles_##suffix)(b, scratch, rows, scales, n, left, 1); \
       } else { \
@@ -102,6 +105,7 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
     } \
   }
 
-REDUCE(f32, float)
-REDUCE(f64, double)
+#define FOR_FLOAT(suffix, stored, arithmetic) REDUCE(suffix, stored)
+EACH_FLOAT(FOR_FLOAT)
+#undef FOR_FLOAT
 #undef REDUCE

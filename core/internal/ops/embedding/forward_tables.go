@@ -13,19 +13,21 @@ import (
 // This file is the family of embedding bags of many tables (table-batched embedding): descriptor,
 // operands and checks. It has the programs and kernels of one table.
 
-// EmbeddingBags reduces rows of many tables at once, as EmbeddingBag reduces those of one. Every table
-// has NumBags bags. Bag b of table t has the positions from offsets[t * NumBags + b] up to the next
-// offset, and is in row b of y, in the columns of table t. An index counts the rows of its own table.
+// EmbeddingBags reduces rows of many tables at once, as EmbeddingBag reduces those of one. Every
+// table has NumBags bags. Bag b of table t has the positions from offsets[t * NumBags + b] up to
+// the next offset, and is in row b of y, in the columns of table t. An index counts the rows of its
+// own table.
 //
-// Row t of `tables` has the first row, the first element in weight and the first column in y of table
-// t; its last row has the ends of these. So table t has tables[t+1][0] - tables[t][0] rows of
-// tables[t+1][2] - tables[t][2] columns, which are contiguous from element tables[t][1] on. Between two
-// tables there may be a gap.
+// Row t of `tables` has the first row, the first element in weight and the first column in y of
+// table t; its last row has the ends of these. So table t has tables[t+1][0] - tables[t][0] rows of
+// tables[t+1][2] - tables[t][2] columns, which are contiguous from element tables[t][1] on. Between
+// two tables there may be a gap.
 //
-// Operands: weight [NumElements], indices [TotalIndices] of all tables end to end, offsets [NumTables *
-// NumBags + 1], which begin with 0 and end with TotalIndices, tables [NumTables + 1, 3] int64,
-// per_sample_weights? [TotalIndices] (sum; of DType or float32) -> y [NumBags, NumColumns], max_indices?
-// [NumBags, NumColumns] (max; of IndexDType or int64). A GPU trusts `tables`.
+// Operands: weight [NumElements], indices [TotalIndices] of all tables end to end, offsets
+// [NumTables * NumBags + 1], which begin with 0 and end with TotalIndices, tables [NumTables + 1,
+// 3] int64, per_sample_weights? [TotalIndices] (sum; of DType or float32) -> y [NumBags,
+// NumColumns], max_indices? [NumBags, NumColumns] (max; of IndexDType or int64). A GPU trusts
+// `tables`.
 type EmbeddingBags struct {
 	NumTables    int64         `json:"num_tables"`
 	NumBags      int64         `json:"num_bags"`      // of each table
@@ -127,8 +129,8 @@ func tableRowsOf(t *tensor.Tensor) [][tableWords]int64 {
 	return rows
 }
 
-// checkPositions refuses tables that do not fit the descriptor, offsets out of order and indices out
-// of range. The operands are in host memory.
+// checkPositions refuses tables that do not fit the descriptor, offsets out of order and indices
+// out of range. The operands are in host memory.
 func (d EmbeddingBags) checkPositions(op string, indices, offsets, tableRows *tensor.Tensor) *errs.Error {
 	tables := tableRowsOf(tableRows)
 	if err := d.checkTables(op, tables); err != nil {
@@ -156,25 +158,25 @@ func (d EmbeddingBags) checkPositions(op string, indices, offsets, tableRows *te
 	return nil
 }
 
-// checkTables refuses rows of `tables` that do not follow each other up to the ends that the descriptor
-// has.
+// checkTables refuses rows of `tables` that do not follow each other up to the ends that the
+// descriptor has.
 func (d EmbeddingBags) checkTables(op string, tables [][tableWords]int64) *errs.Error {
-	refuse := func(t, word int64, wanted string) *errs.Error {
+	errorAt := func(t, word int64, wanted string) *errs.Error {
 		return errs.New(errs.InvalidProblem, op, "tables", wanted, fmt.Sprintf("%d at [%d, %d]", tables[t][word], t, word), "")
 	}
 	for _, column := range []struct{ word, end int64 }{{tableRow, d.NumRows}, {tableColumn, d.NumColumns}} {
 		if tables[0][column.word] != 0 {
-			return refuse(0, column.word, "0 as the first row and as the first column")
+			return errorAt(0, column.word, "0 as the first row and as the first column")
 		}
 		if tables[d.NumTables][column.word] != column.end {
-			return refuse(d.NumTables, column.word, fmt.Sprintf("of %d rows and %d columns in all", d.NumRows, d.NumColumns))
+			return errorAt(d.NumTables, column.word, fmt.Sprintf("of %d rows and %d columns in all", d.NumRows, d.NumColumns))
 		}
 	}
 	if tables[0][tableElement] < 0 {
-		return refuse(0, tableElement, "an element that is not negative")
+		return errorAt(0, tableElement, "an element that is not negative")
 	}
 	if tables[d.NumTables][tableElement] > d.NumElements {
-		return refuse(d.NumTables, tableElement, fmt.Sprintf("at most %d, the elements of weight", d.NumElements))
+		return errorAt(d.NumTables, tableElement, fmt.Sprintf("at most %d, the elements of weight", d.NumElements))
 	}
 	vector := 16 / d.DType.Size()
 	for t := range d.NumTables {
@@ -182,22 +184,22 @@ func (d EmbeddingBags) checkTables(op string, tables [][tableWords]int64) *errs.
 		rows, width := next[tableRow]-own[tableRow], next[tableColumn]-own[tableColumn]
 		switch {
 		case rows < 0 || rows > d.NumRows:
-			return refuse(t+1, tableRow, "rows that do not fall")
+			return errorAt(t+1, tableRow, "rows that do not fall")
 		case width < 0 || width > d.EmbeddingDim:
-			return refuse(t+1, tableColumn, fmt.Sprintf("columns that rise by at most %d", d.EmbeddingDim))
+			return errorAt(t+1, tableColumn, fmt.Sprintf("columns that rise by at most %d", d.EmbeddingDim))
 		case next[tableElement] < own[tableElement] || width > 0 && (next[tableElement]-own[tableElement])/width < rows:
-			return refuse(t+1, tableElement, fmt.Sprintf("after the %d rows of %d columns of table %d", rows, width, t))
+			return errorAt(t+1, tableElement, fmt.Sprintf("after the %d rows of %d columns of table %d", rows, width, t))
 		case d.IsAligned && width%vector != 0:
-			return refuse(t+1, tableColumn, fmt.Sprintf("multiples of %d, as is_aligned says", vector))
+			return errorAt(t+1, tableColumn, fmt.Sprintf("multiples of %d, as is_aligned says", vector))
 		case d.IsAligned && own[tableElement]%vector != 0:
-			return refuse(t, tableElement, fmt.Sprintf("multiples of %d, as is_aligned says", vector))
+			return errorAt(t, tableElement, fmt.Sprintf("multiples of %d, as is_aligned says", vector))
 		}
 	}
 	return nil
 }
 
-// checkDeviceCounts refuses counts that do not fit the 32-bit integers with which kernels number rows,
-// bags and positions.
+// checkDeviceCounts refuses counts that do not fit the 32-bit integers with which kernels number
+// rows, bags and positions.
 func (d EmbeddingBags) checkDeviceCounts(op string) error {
 	counts := []string{"num_rows", "num_columns", "embedding_dim", "num_tables * num_bags", "num_tables", "total_indices"}
 	return ops.CheckCounts(op, counts, d.NumRows, d.NumColumns, d.EmbeddingDim, d.NumTables*d.NumBags, d.NumTables, d.TotalIndices)

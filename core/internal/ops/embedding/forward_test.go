@@ -77,9 +77,9 @@ func newForwardCall(mode string, dtype, index, sample tensorpkg.DType, l coretes
 func (c *forwardCall) requireDefinition(t *testing.T, mode string, bags, padding int64, weights [][]float64) {
 	t.Helper()
 	y, columns := c.memory["y"], c.tables[len(c.tables)-1][2]
-	got, winners, samples := y.Values(), []float64(nil), []float64(nil)
+	got, argmaxes, samples := y.Values(), []float64(nil), []float64(nil)
 	if m := c.memory["max_indices"]; m != nil {
-		winners = m.Values()
+		argmaxes = m.Values()
 		m.RequireOnlyElementsWritten(t, "max_indices")
 	}
 	if m := c.memory["per_sample_weights"]; m != nil {
@@ -90,7 +90,7 @@ func (c *forwardCall) requireDefinition(t *testing.T, mode string, bags, padding
 		first, width := c.tables[table][2], c.tables[table+1][2]-c.tables[table][2]
 		for at := range bags * width {
 			bag, column := at/width, at%width
-			sum, size, counted, winner := 0.0, 0.0, 0.0, -1.0
+			sum, size, counted, argmax := 0.0, 0.0, 0.0, -1.0
 			for i := c.offsets[int64(table)*bags+bag]; i < c.offsets[int64(table)*bags+bag+1]; i++ {
 				if c.indices[i] == padding {
 					continue
@@ -103,7 +103,7 @@ func (c *forwardCall) requireDefinition(t *testing.T, mode string, bags, padding
 					}
 					sum, size = sum+x, size+math.Abs(x)
 				case counted == 0 || x > sum:
-					sum, winner = x, float64(c.indices[i])
+					sum, argmax = x, float64(c.indices[i])
 				}
 				counted++
 			}
@@ -113,15 +113,15 @@ func (c *forwardCall) requireDefinition(t *testing.T, mode string, bags, padding
 			where := bag*columns + first + column
 			scratch := coretest.Tolerance(y.DType, tensorpkg.Float64, int64(counted)+1, sum, size)
 			require.InDelta(t, sum, got[where], scratch+1e-300, "table %d, bag %d, column %d", table, bag, column)
-			if winners != nil {
-				require.InDelta(t, winner, winners[where], 0, "table %d, bag %d, column %d", table, bag, column)
+			if argmaxes != nil {
+				require.InDelta(t, argmax, argmaxes[where], 0, "table %d, bag %d, column %d", table, bag, column)
 			}
 		}
 	}
 }
 
-// Every mode of one table, in every dtype and layout: strided weights take loops of their own, as do
-// 16-bit ones and columns that fill no vector.
+// Every mode of one table, in every dtype and layout: strided weights take loops of their own, as
+// do 16-bit ones and columns that fill no vector.
 func TestEmbeddingBagForward(t *testing.T) {
 	for _, mode := range embedding.BagModes {
 		for i, sizes := range [][4]int64{{5, 3, 4, 17}, {1, 1, 1, 1}, {7, 33, 5, 0}, {3, 64, 40, 900}, {40, 130, 6, 50}} {
