@@ -28,7 +28,8 @@ func Learning(d embedding.EmbeddingBagBackward, optimizer string) embedding.Embe
 	return d
 }
 
-// TablesOf is a forward of three tables: 5 rows of 16 columns, 4 of 8 and 6 of 40, each with 3 bags.
+// TablesOf is a forward of three tables, of 5 rows of 16 columns, 4 of 8 and 6 of 40, each with 3
+// bags.
 func TablesOf(mode string) embedding.EmbeddingBags {
 	return embedding.EmbeddingBags{
 		NumTables: 3, NumBags: 3, NumRows: 15, NumElements: 5*16 + 4*8 + 6*40, NumColumns: 64, EmbeddingDim: 40, TotalIndices: 20,

@@ -19,7 +19,8 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
       if (rows[e] == NO_ROW) continue; \
       const type *x = weight + (long)rows[e] * step; \
       double scale = scaled ? scales[e] : 1; \
-      for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], scaled ? WIDE_##suffix(x[i]) * scale : WIDE_##suffix(x[i])); \
+      for (long i = 0; i < count; i++) \
+        ADD_##suffix(sum[i], lost[i], scaled ? WIDE_##suffix(x[i]) * scale : WIDE_##suffix(x[i])); \
     } \
     for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
   } \
