@@ -16,6 +16,7 @@ import torch
 from families import Family, make
 from families.embedding import EMBEDDING
 from families.embedding_bag import EMBEDDING_BAG
+from families.embedding_bag_forward import EMBEDDING_BAG_FORWARD
 from families.lerp import LERP
 from families.rope import ROPE, ROPE_FORWARD
 from families.selective_scan import SELECTIVE, SELECTIVE_BACKWARD
@@ -38,13 +39,14 @@ def variants(family: Family) -> list[Any]:
         others += [dataclasses.replace(base, **{name: 64}) for name in ("batch_size", "seq_len", "head_dim", "num_key_heads")]
         others += [dataclasses.replace(base, pairing="interleaved"), dataclasses.replace(base, base=5e5)]
         return [base, *others]
-    if family is EMBEDDING_BAG:
+    if family in (EMBEDDING_BAG, EMBEDDING_BAG_FORWARD):
         others += [
             dataclasses.replace(base, **{name: 99}) for name in ("num_embeddings", "embedding_dim", "num_bags", "total_indices")
         ]
         others += [dataclasses.replace(base, mode=mode) for mode in ("mean", "max")]
         others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, include_last_offset=True)]
-        return [base, *others, dataclasses.replace(base, scale_grad_by_freq=True, offset_dtype="int32", index_dtype="int32")]
+        others.append(dataclasses.replace(base, offset_dtype="int32", index_dtype="int32"))
+        return [base, *others, *([dataclasses.replace(base, scale_grad_by_freq=True)] if family is EMBEDDING_BAG else [])]
     if family is EMBEDDING:
         others += [dataclasses.replace(base, **{name: 99}) for name in ("num_embeddings", "embedding_dim", "num_indices")]
         others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, index_dtype="int32")]
@@ -109,7 +111,7 @@ def test_shape_spellings(family: Family) -> None:
         assert descriptor.shape == (1, *SHAPE)
         assert dataclasses.replace(descriptor, dim=np.int64(6), length=37.0) == descriptor
         return
-    if family in (EMBEDDING_BAG, EMBEDDING):
+    if family in (EMBEDDING_BAG, EMBEDDING_BAG_FORWARD, EMBEDDING):
         sizes = torch.Size((descriptor.num_embeddings, 37))
         assert dataclasses.replace(descriptor, num_embeddings=sizes[0], embedding_dim=np.int64(sizes[1])) == descriptor
         return

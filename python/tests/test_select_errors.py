@@ -94,11 +94,15 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "DequantizePerToken": {"shape": (2, 4), "dtype": "float32"},
     "FakeQuantize": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1, "scale_shape": (2, 1)},
     "FakeQuantizePerToken": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1},
-    "EmbeddingBagBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
+    "EmbeddingBag": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
+    "EmbeddingBags": {
+        "num_tables": 1, "num_bags": 2, "num_rows": 3, "num_elements": 9, "num_columns": 3, "embedding_dim": 3,
+        "total_indices": 4, "dtype": "float32",
+    },
     "EmbeddingBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_indices": 4, "dtype": "float32"},
     "SelectiveScan": {"batch": 1, "dim": 2, "length": 3, "n": 2, "dtype": "float32"},
     "UniqueRows": {"num_rows": 3, "total": 2},
-}
+}  # fmt: skip
 """The required fields of descriptors, by the name that a forward shares with its backward."""
 
 

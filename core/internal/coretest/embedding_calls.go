@@ -28,7 +28,7 @@ func Learning(d embedding.EmbeddingBagBackward, optimizer string) embedding.Embe
 	return d
 }
 
-// TablesOf is a forward of three tables: 5 rows of 16 columns, 4 of 8 and 6 of 40, each with 3
+// TablesOf is a forward of three tables, of 5 rows of 16 columns, 4 of 8 and 6 of 40, each with 3
 // bags.
 func TablesOf(mode string) embedding.EmbeddingBags {
 	return embedding.EmbeddingBags{
