@@ -48,5 +48,6 @@ __device__ T rounded_at_random(float x, u32 random)
     bits += fabsf(value) > fabsf(x) ? -1 : 1;
     T farther;
     memcpy(&farther, &bits, sizeof bits);
-    return static_cast<float>(random >> 8) * 0x1p-24f < (x - value) / (widen<float>(farther) - value) ? farther : nearer;
+    const float chance = (x - value) / (widen<float>(farther) - value);
+    return static_cast<float>(random >> 8) * 0x1p-24f < chance ? farther : nearer;
 }

@@ -13,7 +13,9 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     static constexpr bool UPDATES = true;
     bool adds_squares = true, updates = true;  // of this pass, if the state has one number for each row
 
-    using Chunks = Sum<T, A, V, KIND, sizeof(T) == 2 ? 4 : 6, true>;  // their entries are all of one row
+    // The entries of a chunk are all of one row. For maxima, chunks and rows have the same places in
+    // shared memory.
+    using Chunks = Sum<T, A, V, KIND, KIND == Kind::Argmax ? FLIGHT : sizeof(T) == 2 ? 4 : 6, true>;
 
     __device__ explicit Update(const BagArgs& a) : Base(a), table{0, 0, 0, a.tables ? 0 : a.rows, a.columns}
     {
