@@ -215,7 +215,8 @@ def test_stochastic_rounding(device: str) -> None:
     # a number is rounded down by 2^-8 with a chance of 1/8, else not at all; the mean is within 5 deviations
     deviation = 2.0**-8 * (7 / 64 / rows) ** 0.5
     assert abs(first.weight.double().mean().item() - (1 - 2.0**-11)) < 5 * deviation
-    run(first, steps - 1)
+    run(first, steps - 1)  # the random numbers of steps are independent, or the deviation of their sum is another
+    assert abs(first.weight.double().mean().item() - (1 - steps * 2.0**-11)) < 5 * deviation * steps**0.5
     for each in (again, other):
         run(each, steps)
     assert torch.equal(first.weight, again.weight)
@@ -599,10 +600,9 @@ def test_bad_operands_change_nothing(device: str) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: ours(indices.float(), offsets),
         lambda: ours(indices, offsets, per_sample_weights=weights.double()),
-        lambda: ours(indices, offsets.flip(0)),
     ]
-    if device == "cpu":
-        calls.append(lambda: ours(indices + ROWS, offsets))
+    if device == "cpu":  # elsewhere their values are not read before the run, and bad ones contribute nothing
+        calls += [lambda: ours(indices, offsets.flip(0)), lambda: ours(indices + ROWS, offsets)]
     for call in calls:
         with pytest.raises((sw.Error, RuntimeError, ValueError)):
             call().sum().backward()

@@ -147,10 +147,11 @@ _WEIGHT_GRADIENT = differentiable(_weight_operator, _weight_backward)
 _SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
 
 
-def _is_faster(weight: Tensor, mode: str) -> bool:
+def _is_faster(weight: Tensor, mode: str, positions: int) -> bool:
     """Whether the forward of sternway is faster than that of torch for this table and mode."""
     if weight.is_cuda:
-        return True  # torch takes 1.03 to 5.9 times as long on an H200, from 4096 bags of 1 to 65536 of 20
+        # On an H200 torch takes 1.03 to 5.9 times as long on the device, but 12 us less on the host.
+        return positions * weight.shape[-1] >= 1 << 23
     # torch has vectorized loops for sums and means of float32 and 16-bit tables alone: maxima take 2 to 20 times as long.
     return mode == "max" or weight.dtype is torch.float64
 
@@ -182,7 +183,7 @@ def _reduced_by_plan(
 
 def reduced(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
     """The bags, and in mode "max" the row of weight that each element is of."""
-    if _is_faster(weight, o.mode):
+    if _is_faster(weight, o.mode, len(indices)):
         found = _reduced_by_plan(weight, weights, indices, offsets, o)
         if found is not None:
             return found
