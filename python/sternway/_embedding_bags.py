@@ -17,8 +17,8 @@ class EmbeddingBagsBackwardDescriptor(EmbeddingBagsDescriptor):
     """The backward of embedding bags of many tables.
 
     Args:
-        num_tables, num_bags, num_rows, num_elements, num_columns, embedding_dim, total_indices, dtype, mode, index_dtype,
-        offset_dtype, is_aligned: as of :class:`EmbeddingBagsDescriptor`.
+        num_tables, num_bags, num_rows, num_elements, num_columns: as of :class:`EmbeddingBagsDescriptor`.
+        embedding_dim, total_indices, dtype, mode, index_dtype, offset_dtype, is_aligned: likewise.
         optimizer, stochastic_rounding: as of :class:`EmbeddingBagBackwardDescriptor`.
 
     Raises:
