@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import operator
@@ -13,6 +14,7 @@ import pytest
 import torch
 from support import BF16, F16, F32, F64
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 import sternway as sw
 import sternway.torch as st
@@ -412,6 +414,10 @@ def test_tables_with_other_memory(device: str) -> None:
     mixed.weights[2] = nn.Parameter(torch.zeros(0, 2, dtype=F64, device=device))
     with pytest.raises(sw.InvalidProblemError, match=r"weights\[2\] must be float32"):
         mixed(indices, offsets)
+    parametrized = bags_of(device=device)
+    nn.utils.parametrize.register_parametrization(parametrized.weights, "1", nn.Identity())
+    with pytest.raises(sw.InvalidProblemError, match="weights must be of 5 tables, got 4 parameters"):
+        parametrized(indices, offsets)
 
 
 def replaced(module: Any, weight: Tensor, operands: tuple[Tensor, Tensor]) -> Any:
@@ -456,6 +462,16 @@ def test_refused_derivatives(case: str, device: str) -> None:
     with pytest.raises(sw.UnsupportedError, match=rf"^sternway\.torch\.EmbeddingBags: .*{text}"):
         call(ours, batch_of(device=device))
     assert same(snapshot(ours), before)
+
+
+@pytest.mark.parametrize("case", ["func.grad", "vmap", "export", "dual"])
+def test_refused_without_an_optimizer(case: str, device: str) -> None:
+    """Alone finds a transform that the bags do not have, and that drops a derivative in silence."""
+    ours, operands = bags_of(device=device), batch_of(device=device)
+    level = forward_ad.dual_level() if case == "dual" else contextlib.nullcontext()
+    call = ours if case == "dual" else lambda *x: REFUSED[case][0](ours, x)
+    with level, pytest.raises(sw.UnsupportedError, match=r"^sternway\.torch\.EmbeddingBags: the call must be"):
+        call(*operands)
 
 
 def test_gradient_of_another_table(device: str) -> None:

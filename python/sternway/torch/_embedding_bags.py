@@ -90,13 +90,13 @@ def _problem(packed: Packed, layout: TableLayout, mode: str, indices: Tensor, of
 def _run(module: EmbeddingBags, indices: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
     """A call of the module."""
     tables, learner, mode = module.weights, module._optimizer_in_use(), module.mode
-    packed = tables.find()
     if learner is not None:
-        if not tables.is_own(packed):
+        if not tables.are_own():
             wanted, hint = "the module's own parameters where they have an optimizer", "keep the module out of them"
             got = "other tensors in their place, as FSDP, functional_call and parametrizations put there"
             raise make("unsupported", OP, "weights", wanted, got, hint)
         require_one_process(learner)
+    packed = tables.find()
     plain = is_eager(indices) and is_plain(offsets) and (weights is None or is_plain(weights))
     if not plain or packed.whole.is_meta:
         _require_operands(indices, offsets, weights, packed)
@@ -157,6 +157,7 @@ class EmbeddingBags(LearningTable):
         ([[1.0], [1.0], [1.0], [0.0]], None)
     """
 
+    _table_name = None
     weights: TableList
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ class LearningTable(torch.nn.Module):
     """The part of a module with a table ``weight`` that holds an optimizer, whose state follows the table."""
 
     _table_optimizer: TableOptimizer | None = None
+    _table_name: ClassVar[str | None] = "weight"  # None: the tables are parameters of another module
     if TYPE_CHECKING:
         weight: Any
 
@@ -93,7 +94,7 @@ class LearningTable(torch.nn.Module):
             >>> bag.optimizer.param_groups[0]["params"][0] is bag.weight
             True
         """
-        if name == "weight" and param is not None and (learner := self._table_optimizer) is not None:
+        if name == self._table_name and param is not None and (learner := self._table_optimizer) is not None:
             learner.follow([param])
         super().register_parameter(name, param)
 

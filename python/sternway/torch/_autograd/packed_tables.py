@@ -139,7 +139,7 @@ class TableList(torch.nn.ParameterList):
 
     layout: TableLayout | None = None
     _packed: Packed | None = None
-    _known: tuple[Parameter, ...] = ()  # the parameters that were registered, and not put in place for the time of a call
+    _known: tuple[Parameter, ...] = ()  # the module's own parameters
 
     @classmethod
     def of(cls, layout: TableLayout, dtype: torch.dtype | None, device: Any) -> TableList:
@@ -173,7 +173,7 @@ class TableList(torch.nn.ParameterList):
         self._known = self._current()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        if self.layout is None or not self._are_known():
+        if self.layout is None or not self.are_own():
             return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         try:
             packed = self.find()
@@ -201,7 +201,7 @@ class TableList(torch.nn.ParameterList):
             InvalidProblemError: the tables have different dtypes or devices, or one has lost its shape.
         """
         packed = self._packed
-        if not self._are_known():
+        if not self.are_own():
             others = self._current()
             self._check(others)
             assert self.layout is not None
@@ -211,16 +211,13 @@ class TableList(torch.nn.ParameterList):
             packed = self._pack()
         return packed
 
-    def is_own(self, packed: Packed) -> bool:
-        """Whether the tables are the parameters of the module."""
-        return packed is self._packed
+    def are_own(self) -> bool:
+        """Whether the tables are the module's own parameters, and not others in their place for the time of a call."""
+        return all(map(operator.is_, self._parameters.values(), self._known))
 
     def _current(self) -> tuple[Parameter, ...]:
         current: Any = self._parameters.values()
         return tuple(current)
-
-    def _are_known(self) -> bool:
-        return all(map(operator.is_, self._parameters.values(), self._known))
 
     def _pointers(self) -> list[int]:
         """The addresses of the tables; none of tensors without memory."""
@@ -229,6 +226,9 @@ class TableList(torch.nn.ParameterList):
     def _check(self, tables: Sequence[Tensor]) -> None:
         """Refuse tables that no vector holds."""
         assert self.layout is not None
+        if len(tables) != len(self.layout.shapes):
+            wanted, got = f"of {len(self.layout.shapes)} tables", f"{len(tables)} parameters"
+            raise make("invalid_problem", OP, "weights", wanted, got, "parametrizations take parameters away")
         first = tables[0]
         for i, (table, shape) in enumerate(zip(tables, self.layout.shapes, strict=True)):
             if is_distributed(table):
