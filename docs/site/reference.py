@@ -120,8 +120,14 @@ PAGES = [
     Page(
         "embeddings",
         "Embeddings",
-        "Gradients of embeddings and embedding bags, and the unique rows among indices.",
-        stated("sternway._embedding", "sternway._embedding_bag", "sternway._unique_rows"),
+        "Embedding bags, gradients of embeddings and embedding bags, and the unique rows among indices.",
+        stated(
+            "sternway._embedding",
+            "sternway._embedding_bag",
+            "sternway._embedding_bag_forward",
+            "sternway._embedding_bags",
+            "sternway._unique_rows",
+        ),
     ),
     Page(
         "errors",

@@ -18,7 +18,7 @@ class EmbeddingBagsBackwardDescriptor(EmbeddingBagsDescriptor):
 
     Args:
         num_tables, num_bags, num_rows, num_elements, num_columns: as of :class:`EmbeddingBagsDescriptor`.
-        embedding_dim, total_indices, dtype, mode, index_dtype, offset_dtype, is_aligned: as of it, too.
+        embedding_dim, total_indices, dtype, mode, index_dtype, offset_dtype, is_aligned: likewise.
         optimizer, stochastic_rounding: as of :class:`EmbeddingBagBackwardDescriptor`.
 
     Raises:

@@ -22,6 +22,7 @@ from . import (
     _dequantize,
     _embedding,
     _embedding_bag,
+    _embedding_bags,
     _fake_quantize,
     _lerp,
     _linear_recurrence,
@@ -38,6 +39,7 @@ from ._autograd.sharding import register as _register_sharding
 from ._dequantize import *
 from ._embedding import *
 from ._embedding_bag import *
+from ._embedding_bags import *
 from ._fake_quantize import *
 from ._lerp import *
 from ._linear_recurrence import *
@@ -54,6 +56,7 @@ __all__ = [
     *_dequantize.__all__,
     *_embedding.__all__,
     *_embedding_bag.__all__,
+    *_embedding_bags.__all__,
     *_fake_quantize.__all__,
     *_lerp.__all__,
     *_linear_recurrence.__all__,

@@ -1,16 +1,18 @@
-"""What st.Embedding and st.EmbeddingBag share where their table learns in the backward."""
+"""What st.Embedding, st.EmbeddingBag and st.EmbeddingBags share where their tables learn in the backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..errors import make, shown
 from ._autograd.learning import Learner
 from ._autograd.operators import is_exporting, is_jit_tracing
+from ._autograd.packed_tables import TableLayout
 from ._table_optimizer import TableOptimizer
 
 
@@ -18,12 +20,19 @@ class LearningTable(torch.nn.Module):
     """The part of a module with a table ``weight`` that holds an optimizer, whose state follows the table."""
 
     _table_optimizer: TableOptimizer | None = None
+    _table_name: ClassVar[str | None] = "weight"  # None: the tables are parameters of another module
     if TYPE_CHECKING:
         weight: Any
-        sparse: bool
 
-    def _learn_by(self, optimizer: Any, lr: Any, options: Any) -> None:
-        """Give the table an optimizer; None: it has none.
+    def _tables(self) -> Sequence[Parameter]:
+        """The parameters that learn."""
+        return [self.weight]
+
+    def _learn_by(self, optimizer: Any, lr: Any, options: Any, layout: TableLayout | None = None) -> None:
+        """Give the tables an optimizer; None: they have none.
+
+        Args:
+            layout: of more than one table.
 
         Raises:
             Error: the optimizer, or an option, is refused.
@@ -34,10 +43,10 @@ class LearningTable(torch.nn.Module):
                 got, hint = shown(options), "name the optimizer"
                 raise make("invalid_problem", op, "optimizer_options", "left out without an optimizer", got, hint)
             return
-        if self.sparse:
+        if getattr(self, "sparse", False):
             hint = "the backward makes no gradient"
             raise make("unsupported", op, "sparse", "False with an optimizer", "True", hint)
-        self._table_optimizer = TableOptimizer(op, self.weight, optimizer, lr, options)
+        self._table_optimizer = TableOptimizer(op, self._tables(), optimizer, lr, options, layout)
 
     @property
     def optimizer(self) -> TableOptimizer | None:
@@ -85,14 +94,14 @@ class LearningTable(torch.nn.Module):
             >>> bag.optimizer.param_groups[0]["params"][0] is bag.weight
             True
         """
-        if name == "weight" and param is not None and (learner := self._table_optimizer) is not None:
-            learner.follow(param)
+        if name == self._table_name and param is not None and (learner := self._table_optimizer) is not None:
+            learner.follow([param])
         super().register_parameter(name, param)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         done = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if (learner := self._table_optimizer) is not None:
-            learner.follow(self.weight)
+            learner.follow(self._tables())
         return done
 
     def _described(self, text: str) -> str:

@@ -1,10 +1,10 @@
-"""The optimizer of a table that learns in the backward, as a torch.optim.Optimizer: its numbers, and its state."""
+"""The optimizer of tables that learn in the backward, as a torch.optim.Optimizer: its numbers, and its state."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
@@ -15,6 +15,7 @@ from .._arrays import dtype_name
 from .._types import Optimizer as OptimizerName
 from ..errors import any_of, make, shown
 from ._autograd.calls import FLOATS, is_bool
+from ._autograd.packed_tables import TableLayout
 
 _NAMES: tuple[str, ...] = get_args(OptimizerName)
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -104,7 +105,7 @@ def _check_options(op: str, optimizer: Any, given: Any, dtype: torch.dtype) -> d
 
 
 class TableOptimizer(torch.optim.Optimizer):
-    """The optimizer of a table whose rows are updated in the backward, ``optimizer`` of a module with one.
+    """The optimizer of tables whose rows are updated in the backward, ``optimizer`` of a module with one.
 
     ``param_groups[0]`` holds ``lr``, ``grad_scale``, by which the gradient is divided, and the options by torch.optim's
     names; each backward reads them. ``lr`` and ``grad_scale`` may be tensors of one element. A tensor on a GPU is read there,
@@ -112,25 +113,34 @@ class TableOptimizer(torch.optim.Optimizer):
     optimizer of the same rule, which can load it, and whose state dict can be loaded here.
     """
 
-    def __init__(self, op: str, weight: Parameter, optimizer: Any, lr: Any, options: Any) -> None:
+    def __init__(
+        self, op: str, weights: Sequence[Parameter], optimizer: Any, lr: Any, options: Any, layout: TableLayout | None = None
+    ) -> None:
+        """Make the optimizer of tables. layout: where they lie in the operand ``weight``; None: it is the one table."""
+        weight = weights[0]
         if weight.dtype not in FLOATS:
             raise make("unsupported", op, "dtype", any_of([dtype_name(x) for x in FLOATS]), dtype_name(weight.dtype))
         checked = _check_options(op, optimizer, options, weight.dtype)
         _real(op, "lr", lr, 0)
-        self.op, self.name = op, str(optimizer)
+        self.op, self.name, self._layout = op, str(optimizer), layout
         self._written: list[float] = [math.nan] * _COUNT
         self._seen: list[Any] | None = None
         self._captured = False  # whether a CUDA graph writes numbers too, when it is replayed
-        super().__init__([weight], {"lr": lr, "grad_scale": 1.0, **checked})
+        super().__init__(list(weights), {"lr": lr, "grad_scale": 1.0, **checked})
         self._options = torch.zeros(_COUNT, dtype=torch.float64, device=weight.device)
-        self.state[weight] = {name: self._initial(name, weight) for name in _STATES[self.name]}
+        self._arrays = {name: self._initial(name, weight) for name in _STATES[self.name]}
         self._link()
 
     @property
     def weight(self) -> Parameter:
-        """The table."""
-        weight: Parameter = self.param_groups[0]["params"][0]
-        return weight
+        """The first table."""
+        return self.weights[0]
+
+    @property
+    def weights(self) -> list[Parameter]:
+        """The tables."""
+        weights: list[Parameter] = self.param_groups[0]["params"]
+        return weights
 
     @property
     def kind(self) -> tuple[str, bool]:
@@ -140,71 +150,104 @@ class TableOptimizer(torch.optim.Optimizer):
     # --- State ---
 
     def _initial(self, name: str, weight: Tensor) -> Tensor:
-        shape = weight.shape[:1] if self.name == "rowwise_adagrad" else weight.shape
+        """The state of all tables at the start, as a plan has it. weight: a table, for dtype and device."""
+        is_by_row = self.name == "rowwise_adagrad"
+        if self._layout is None:
+            shape = tuple(weight.shape[:1] if is_by_row else weight.shape)
+        else:
+            shape = ((self._layout.rows if is_by_row else self._layout).size,)
         value = self.param_groups[0]["initial_accumulator_value"] if name == "sum" else 0.0
         return torch.full(shape, value, dtype=_accumulator(weight.dtype), device=weight.device)
 
-    def _link(self) -> None:
-        """Show the counts of the device in the state."""
-        state = self.state[self.weight]
-        if self.name != "sgd":
-            state["step"] = self._options[_STEP]
-        if self.param_groups[0]["stochastic_rounding"]:
-            state["draw"] = self._options[_DRAW]
-        self._operands = {"options": self._options, **{name: state[name] for name in _STATES[self.name]}}
+    def _split(self, array: Tensor) -> list[Tensor]:
+        """The state of each table in the state of all."""
+        if self._layout is None:
+            return [array]
+        return (self._layout.rows if self.name == "rowwise_adagrad" else self._layout).split(array)
 
-    def follow(self, weight: Parameter) -> None:
-        """Make weight the table, and move the state to its device. State on the meta device starts anew elsewhere.
+    def _join(self, name: str) -> Tensor:
+        """The state of all tables from the state of each."""
+        parts: list[Tensor] = [self.state[weight][name] for weight in self.weights]
+        if self._layout is None:
+            return parts[0]
+        return (self._layout.rows if self.name == "rowwise_adagrad" else self._layout).join(parts)
+
+    def _link(self) -> None:
+        """Show the arrays and the counts of the device in the state."""
+        counts = {}
+        if self.name != "sgd":
+            counts["step"] = self._options[_STEP]
+        if self.param_groups[0]["stochastic_rounding"]:
+            counts["draw"] = self._options[_DRAW]
+        parts = {name: self._split(array) for name, array in self._arrays.items()}
+        for i, weight in enumerate(self.weights):
+            self.state[weight].update({name: part[i] for name, part in parts.items()}, **counts)
+        self._operands = {"options": self._options, **self._arrays}
+
+    def follow(self, weights: Sequence[Parameter]) -> None:
+        """Make weights the tables, and move the state to their device. State on the meta device starts anew elsewhere.
 
         Raises:
-            InvalidProblemError: weight is of another shape.
+            InvalidProblemError: a weight is of another shape.
         """
-        old, device, dtype = self.weight, weight.device, _accumulator(weight.dtype)
-        if weight.shape != old.shape:
-            got, hint = str(list(weight.shape)), "make a new module, whose state is of that shape"
-            raise make("invalid_problem", self.op, "weight", f"of shape {list(old.shape)}", got, hint)
-        state = self.state.pop(old)
-        self.param_groups[0]["params"][0] = weight
-        self.state[weight] = state
-        for name in _STATES[self.name]:
-            is_new = state[name].is_meta and device.type != "meta"
-            state[name] = self._initial(name, weight) if is_new else state[name].to(device=device, dtype=dtype)
+        weight = weights[0]
+        device, dtype = weight.device, _accumulator(weight.dtype)
+        for old, new in zip(self.weights, weights, strict=True):
+            if new.shape != old.shape:
+                got, hint = str(list(new.shape)), "make a new module, whose state is of that shape"
+                raise make("invalid_problem", self.op, "weight", f"of shape {list(old.shape)}", got, hint)
+        states = [self.state.pop(old, {}) for old in self.weights]
+        self.param_groups[0]["params"] = list(weights)
+        self.state.update(zip(weights, states, strict=True))
+        for name, array in self._arrays.items():
+            is_new = array.is_meta and device.type != "meta"
+            self._arrays[name] = self._initial(name, weight) if is_new else array.to(device=device, dtype=dtype)
         if self._options.is_meta or device.type == "meta":
             self._options = torch.zeros(_COUNT, dtype=torch.float64, device=device)
             self._written, self._seen = [math.nan] * _COUNT, None
         else:
             self._options = self._options.to(device)
         if device.type == "cpu" and weight.is_shared():  # type: ignore[no-untyped-call]
-            self.share_memory()
+            self._share()
         self._link()
+
+    def _share(self) -> None:
+        for array in self._arrays.values():
+            array.share_memory_()  # type: ignore[no-untyped-call]
+        self._options.share_memory_()  # type: ignore[no-untyped-call]
 
     def share_memory(self) -> None:
         """Move the state to shared memory, as :meth:`torch.optim.Adagrad.share_memory` does."""
-        for name in _STATES[self.name]:
-            self.state[self.weight][name].share_memory_()
-        self._options.share_memory_()  # type: ignore[no-untyped-call]
+        self._share()
+        self._link()
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = {name: self.__dict__[name] for name in ("op", "name", "_written", "_seen", "_options")}
+        ours = {name: self.__dict__[name] for name in ("op", "name", "_layout", "_written", "_seen", "_options")}
         return {**super().__getstate__(), **ours}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._captured = False
         if "_options" in state:
+            with torch.no_grad():
+                self._arrays = {name: self._join(name) for name in _STATES[self.name]}
             self._link()
 
     def state_dict(self) -> dict[str, Any]:
         found = super().state_dict()
-        (index,) = found["param_groups"][0]["params"]
-        state = dict(found["state"].get(index, {}))
-        if "step" in state:  # of the type that torch has
-            step = float(state["step"])
-            state["step"] = int(step) if self.name == "adam" else torch.tensor(step, dtype=torch.float32)
-        if "draw" in state:
-            state["draw"] = int(state["draw"])
+        states = {index: self._shown(found["state"].get(index, {})) for index in found["param_groups"][0]["params"]}
         groups = [{**_OF_TORCH.get(self.name, {}), **group} for group in found["param_groups"]]
-        return {**found, "state": {index: state}, "param_groups": groups}
+        return {**found, "state": states, "param_groups": groups}
+
+    def _shown(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of a table with counts of the types that torch has."""
+        shown = dict(state)
+        if "step" in shown:
+            step = float(shown["step"])
+            shown["step"] = int(step) if self.name == "adam" else torch.tensor(step, dtype=torch.float32)
+        if "draw" in shown:
+            shown["draw"] = int(shown["draw"])
+        return shown
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Any) -> None:
@@ -212,31 +255,34 @@ class TableOptimizer(torch.optim.Optimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        group, state = self._parsed(state_dict)
+        group, states = self._parsed(state_dict)
         ours, options = self.param_groups[0], self._options
         for key, value in group.items():
             if isinstance(ours.get(key), Tensor):  # which a CUDA graph may have captured
                 ours[key].copy_(torch.as_tensor(value).view_as(ours[key]))
             else:
                 ours[key] = copy.deepcopy(value)
-        for name in _STATES[self.name]:
-            saved = state.get(name)
-            self.state[self.weight][name].copy_(self._initial(name, self.weight) if saved is None else saved)
-        step = float(state.get("step", 0))
+        for name, array in self._arrays.items():
+            array.copy_(self._initial(name, self.weight))
+            for weight, state in zip(self.weights, states, strict=True):
+                if state.get(name) is not None:
+                    self.state[weight][name].copy_(state[name])
+        step = max(float(state.get("step", 0)) for state in states)
         options[_STEP].fill_(step)
-        options[_DRAW].fill_(float(state.get("draw", step)))
+        options[_DRAW].fill_(max(float(state.get("draw", step)) for state in states))
         self._seen = None
         self._link()
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
-    def _parsed(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The entries of the group of a state dict that are taken over, and the state of the table, both checked."""
+    def _parsed(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The entries of the group of a state dict that are taken over, and the state of each table, all checked."""
         op, options = f"{self.op}.optimizer", self.param_groups[0]
-        groups = state_dict["param_groups"]
-        if len(groups) != 1 or len(groups[0]["params"]) != 1:
+        groups, count = state_dict["param_groups"], len(self.weights)
+        if len(groups) != 1 or len(groups[0]["params"]) != count:
             counts = [len(group["params"]) for group in groups]
-            raise make("invalid_problem", op, "state_dict", "of one group with one parameter", f"groups of {counts}")
+            wanted = f"of one group with {'one parameter' if count == 1 else f'{count} parameters'}"
+            raise make("invalid_problem", op, "state_dict", wanted, f"groups of {counts}")
         group = {key: value for key, value in groups[0].items() if key not in (*_IGNORED, *_ABSENT)}
         for key in _ABSENT:
             if groups[0].get(key):
@@ -252,19 +298,28 @@ class TableOptimizer(torch.optim.Optimizer):
         is_rounding = group.get("stochastic_rounding", options["stochastic_rounding"])
         _require_narrow(op, is_rounding, self.weight.dtype)
         group = {key: value for key, value in group.items() if key != "seed" or is_rounding}
-        state = state_dict["state"].get(groups[0]["params"][0], {})
+        states = [state_dict["state"].get(index, {}) for index in groups[0]["params"]]
+        for weight, state in zip(self.weights, states, strict=True):
+            self._check_state(op, weight, state)
+        steps = sorted({int(state.get("step", 0)) for state in states})
+        if self.name == "adam" and len(steps) > 1:
+            hint = "give each table a module of its own"
+            raise make("unsupported", op, "step", "the same for all tables", f"{steps[0]} and {steps[-1]}", hint)
+        return group, states
+
+    def _check_state(self, op: str, weight: Parameter, state: Mapping[str, Any]) -> None:
+        """Refuse a state that is not of this optimizer and of a table's shape."""
         names = _STATES[self.name]
         known = {*names, "step", "draw"}
         for name, value in state.items():
             if name not in known and value is not None:
                 raise make("unsupported", op, "state_dict", f"of {self.name}", f"one with the state {shown(name)}")
         for name in names if state else ():
-            want = self._operands[name].shape
+            want = self.state[weight][name].shape
             got = getattr(state.get(name), "shape", None)
             if got != want:
                 found = "no tensor" if got is None else str(list(got))
                 raise make("invalid_problem", op, name, f"of shape {list(want)}", found)
-        return group, state
 
     # --- What a training loop calls ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,12 +17,15 @@ from .tangents import has_tangents
 
 
 class Learner(Protocol):
-    """The optimizer of a table."""
+    """The optimizer of a table, or of some."""
 
     op: str  # the module's class, for errors
 
     @property
     def weight(self) -> Tensor: ...
+
+    @property
+    def weights(self) -> Sequence[Tensor]: ...
 
     @property
     def kind(self) -> tuple[str, bool]: ...
@@ -42,8 +46,33 @@ def require_table(learner: Learner, weight: Tensor) -> None:
     if weight is not learner.weight:
         got = "another tensor in its place, as FSDP, functional_call and parametrizations put there"
         raise make("unsupported", learner.op, "weight", wanted, got, hint)
+    require_one_process(learner)
+
+
+def requires_update(learner: Learner) -> bool:
+    """Whether the tables require gradients, of which a backward updates all.
+
+    Raises:
+        UnsupportedError: some do and some do not.
+    """
+    required = {weight.requires_grad for weight in learner.weights}
+    if len(required) == 2:
+        hint = "give the tables that learn a module of their own"
+        raise make("unsupported", learner.op, "weights", "all frozen or none where they have an optimizer", "some", hint)
+    return True in required
+
+
+def require_one_process(learner: Learner) -> None:
+    """Refuse tables that DistributedDataParallel replicates.
+
+    Raises:
+        UnsupportedError: with the way out.
+    """
     replicas = DistributedDataParallel._active_ddp_module
-    if replicas is not None and any(x is weight for x in replicas._module_parameters):
+    if replicas is None:
+        return
+    replicated = set(map(id, replicas._module_parameters))
+    if any(id(weight) in replicated for weight in learner.weights):
         got = "one that DistributedDataParallel replicates, where each rank would learn alone"
         hint = "use sternway.torch.distributed.ShardedEmbeddingBag, or name the weight to DDP as a parameter to ignore"
         raise make("unsupported", learner.op, "weight", "a table of one process where it has an optimizer", got, hint)
@@ -58,15 +87,21 @@ def require_recording(learner: Learner, weight: Tensor, *others: Tensor | None) 
     Raises:
         UnsupportedError: with the way out.
     """
+    got = unrecorded(weight, *others)
+    if got is not None:
+        wanted, hint = "an ordinary one where the table has an optimizer", "freeze the table with requires_grad_(False)"
+        raise make("unsupported", learner.op, "the call", wanted, got, hint)
+
+
+def unrecorded(*operands: Tensor | None) -> str | None:
+    """Why autograd alone does not see a call, in words; None: it does."""
     if torch._C._are_functorch_transforms_active():
-        got, hint = "a transform of torch.func", "call it outside, or freeze the table with requires_grad_(False)"
-    elif has_tangents():
-        got, hint = "forward-mode AD", "freeze the table with requires_grad_(False)"
-    elif weight.is_meta or not all(isinstance(x, Tensor) and _has_values(x) for x in (weight, *others) if x is not None):
-        got, hint = "one of tensors without values or of a class of their own", "freeze the table with requires_grad_(False)"
-    else:
-        return
-    raise make("unsupported", learner.op, "the call", "an ordinary one where the table has an optimizer", got, hint)
+        return "a transform of torch.func"
+    if has_tangents():
+        return "forward-mode AD"
+    if not all(isinstance(x, Tensor) and _has_values(x) and not x.is_meta for x in operands if x is not None):
+        return "one of tensors without values or of a class of their own"
+    return None
 
 
 def _has_values(x: Tensor) -> bool:
@@ -87,7 +122,7 @@ def reaches_table(ctx: Any, learner: Learner) -> bool:
     except RuntimeError:  # the leaf is captured
         got = "torch.autograd.grad of weight"
         raise make("unsupported", learner.op, "weight", "left to its optimizer", got, hint) from None
-    if not reached or not learner.weight.requires_grad:
+    if not reached or not requires_update(learner):
         return False
     if torch.is_grad_enabled():
         wanted, got = "one that is not differentiated where the table has an optimizer", "create_graph=True"
@@ -108,6 +143,15 @@ def update(plan: Plan[Any], learner: Learner, table: Tensor, operands: dict[str,
     if table is not learner.weight:
         got = "another tensor since the forward"
         raise make("unsupported", learner.op, "weight", "the module's own parameter where it has an optimizer", got)
+    run_update(plan, learner, table, operands)
+
+
+def run_update(plan: Plan[Any], learner: Learner, table: Tensor, operands: dict[str, Tensor | None]) -> None:
+    """Run a plan with an optimizer on its operand ``weight``.
+
+    Raises:
+        Error: a check failed, and nothing was changed.
+    """
     every: dict[str, Any] = {**operands, "weight": table.detach(), **learner.operands()}
     if not plan._run_plain(every):
         every.pop("workspace", None)
