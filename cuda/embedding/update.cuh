@@ -13,7 +13,7 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     static constexpr bool UPDATES = true;
     bool adds_squares = true, updates = true;  // of this pass, if the state has one number for each row
 
-    // The entries of a chunk are all of one row. For maxima, chunks and rows have the same places in
+    // The entries of a chunk are all of one row. For maxima, chunks and rows share their places in
     // shared memory.
     using Chunks = Sum<T, A, V, KIND, KIND == Kind::Argmax ? FLIGHT : sizeof(T) == 2 ? 4 : 6, true>;
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +12,9 @@ from ..._embedding import EmbeddingBackwardPlan, _as_bags, _expanded, _rows
 from ..._embedding_bag import _embedding_bag_plan
 from .calls import resolve
 from .eager import apply_in_c
+from .embedding_problem import Options
 from .learning import Learner, reaches_table, update
 from .operators import Gradients
-
-if TYPE_CHECKING:
-    from .embedding import Options
 
 
 class _LearningEmbedding(torch.autograd.Function):
