@@ -18,8 +18,8 @@ from ._autograd.dispatch import (
     with_index,
     with_public_names,
 )
-from ._autograd.embedding import NAME, Options, look_up, options, run_eager, select_or_raise
-from ._autograd.embedding_learning import learn
+from ._autograd.embedding import NAME, look_up, options, run_eager, select_or_raise
+from ._autograd.embedding_learning import Options, learn
 from ._autograd.learning import Learner, require_recording, require_table
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden

@@ -16,7 +16,7 @@ from .calls import flag, integer, resolve
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, run_operator, runs_plan_directly, selection_error
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
-from .embedding_learning import learn
+from .embedding_learning import Options, learn
 from .learning import Learner
 from .operators import (
     Gradients,
@@ -32,14 +32,6 @@ from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sp
 from .tangents import Inputs
 
 NAME = "sternway.torch.embedding"
-
-
-class Options(NamedTuple):
-    """How positions count, and the form of the gradient."""
-
-    padding: int | None  # not negative
-    by_frequency: bool
-    sparse: bool
 
 
 def options(padding: Any, by_frequency: Any, sparse: Any, rows: int) -> Options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,13 @@ from .eager import apply_in_c
 from .learning import Learner, reaches_table, update
 from .operators import Gradients
 
-if TYPE_CHECKING:
-    from .embedding import Options
+
+class Options(NamedTuple):
+    """How positions count, and the form of the gradient."""
+
+    padding: int | None  # not negative
+    by_frequency: bool
+    sparse: bool
 
 
 class _LearningEmbedding(torch.autograd.Function):
