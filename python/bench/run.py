@@ -14,6 +14,7 @@ from .._cases.source import cuda_devices, usable
 from .._cases.table import Table, shape_text
 from . import report, timing
 from .carries import bench_carries
+from .embedding import bench_embedding
 from .exactness import bench_exactness
 from .growth import bench_growth
 from .host import bench_host
@@ -36,6 +37,7 @@ OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
     "host": lambda options, device, csv: bench_host(device, csv, options.quiet),
     "exactness": lambda options, device, csv: bench_exactness(device, csv, options.quiet),
     "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet),
+    "embedding": lambda options, device, csv: bench_embedding(device, options.rows, options.shapes, csv, options.quiet),
     "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet),
     "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet),
     "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet),

@@ -74,7 +74,8 @@ def parser() -> argparse.ArgumentParser:
         "family",
         nargs="?",
         help="lerp, dequantize, ...; host: a call itself; exactness: errors; growth: longer scans; "
-        "recurrence: linear recurrences; packed: packed sequences and exclusive scans; sparse: embedding bags; "
+        "recurrence: linear recurrences; packed: packed sequences and exclusive scans; embedding: embedding bags; "
+        "sparse: their sparse gradients; "
         "jax: against JAX; ranks: several GPUs, under torchrun; step: whole training steps; every operation by default",
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from interpreter import python
 from sternway.bench.report import Csv
-from sternway.bench.step import check, measure, report, run, table
+from sternway.bench.step import check, learning, measure, report, run, table
 from sternway.bench.step.case import COMPILE, OURS, TORCH, Contestant, Size, Step, StepCase, by_gradient
 from sternway.bench.step.check import Checked, WrongResultError
 
@@ -139,6 +139,19 @@ def test_every_step_is_right(case: StepCase) -> None:
                 contestant.step()
     finally:
         step.close()
+
+
+def test_a_table_that_does_not_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone finds a check of tables that does not look at what a step leaves in them."""
+    made = learning.tables_of
+
+    def frozen(contestant: str, *arguments: Any) -> Any:
+        return made(contestant, *arguments).requires_grad_(contestant != OURS)
+
+    step = learning.learning("adagrad", "cpu", learning.QUICK)
+    monkeypatch.setattr(learning, "tables_of", frozen)
+    with pytest.raises(WrongResultError, match="a table of sternway is"):
+        step.check(step.contestants)
 
 
 @pytest.mark.parametrize(("model", "function"), [("llama", "apply_rotary_pos_emb"), ("mamba", "mamba_selective_scan")])

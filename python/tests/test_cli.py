@@ -26,7 +26,20 @@ import pytest
 import torch
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import exactness, growth, packed, quantize, recurrence, report, run, selective, sparse, timing
+from sternway.bench import (
+    embedding,
+    exactness,
+    growth,
+    packed,
+    quantize,
+    recurrence,
+    report,
+    run,
+    selective,
+    sparse,
+    timing,
+    updates,
+)
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from sternway.bench.step.check import WrongResultError
@@ -159,6 +172,24 @@ def test_bench_recurrence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick
         wrong = [2 * x for x in problem.call(direction)()]
         with pytest.raises(WrongResultError, match="from its definition"):
             problem.check(direction, tuple(wrong))
+
+
+def test_bench_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """A row for each operation, checked, beside torch; a table that is not updated has no row."""
+    monkeypatch.setitem(embedding.SHAPES, "cpu", ((30, 4, 5, 6),))
+    csv_of = functools.partial(report.Csv, str(tmp_path / "a.csv"), "cpu", "abc1234")
+    assert embedding.bench_embedding("cpu", "float32", (), csv_of, quiet=True) == 0
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()[1:]))
+    assert [row["operation"] for row in rows] == list(embedding.OPERATIONS)
+    used, total = int(rows[0]["used_rows"]), 30
+    state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 16, "adam": 32}
+    assert [int(row["bytes"]) for row in rows] == [
+        (total + 5) * 16 + 16 * total, (30 + 5) * 16 + 16 * total,
+        *(total * 16 + 2 * used * (16 + state[rule]) + 16 * total for rule in updates.RULES),
+    ]  # fmt: skip
+    assert all(row["kernel"] and float(row["ratio"]) > 0 and float(row["error"]) < 1e-6 for row in rows)
+    monkeypatch.setattr(embedding.Problem, "call", lambda _: lambda: None)
+    assert embedding.bench_embedding("cpu", "adam 3x4x5x6 float32", [(3, 4, 5, 6)], csv_of, quiet=True) == 1
 
 
 def test_bench_selective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:

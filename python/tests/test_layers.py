@@ -37,9 +37,16 @@ LAYERS = {
     "library": Layer("sternway._library", "leaves native", "it alone loads the shared library, at first use"),
     "core": Layer("sternway sternway.*", "leaves library", "it works with any array library, and without one"),
     "autograd": Layer("sternway.torch._autograd*", "leaves core PyTorch", "drop-ins and distributed share it"),
-    "drop-ins": Layer("sternway.torch.*", "leaves core autograd PyTorch", "sharding.py says what they call for a DTensor"),
+    "tables": Layer(
+        "sternway.torch._learning sternway.torch._table_optimizer",
+        "leaves core autograd PyTorch",
+        "modules with a table that learns: drop-ins and distributed share it",
+    ),
+    "drop-ins": Layer(
+        "sternway.torch.*", "leaves core autograd tables PyTorch", "sharding.py says what they call for a DTensor"
+    ),
     "distributed": Layer(
-        "sternway.torch.distributed*", "leaves library core autograd PyTorch", "it knows operators, and no drop-in"
+        "sternway.torch.distributed*", "leaves library core autograd tables PyTorch", "it knows operators, and no drop-in"
     ),
     "torch": Layer("sternway.torch", "leaves autograd drop-ins distributed PyTorch", "it puts the three together"),
     "jax": Layer("sternway.jax*", "leaves library core JAX", "it works without PyTorch"),

@@ -21,6 +21,7 @@ class LearningTable(torch.nn.Module):
 
     _table_optimizer: TableOptimizer | None = None
     _table_name: ClassVar[str | None] = "weight"  # None: the tables are parameters of another module
+    _package = "sternway.torch"  # of the class, for errors
     if TYPE_CHECKING:
         weight: Any
 
@@ -37,7 +38,7 @@ class LearningTable(torch.nn.Module):
         Raises:
             Error: the optimizer, or an option, is refused.
         """
-        op = f"sternway.torch.{type(self).__name__}"
+        op = f"{self._package}.{type(self).__name__}"
         if optimizer is None:
             if options is not None:
                 got, hint = shown(options), "name the optimizer"

@@ -74,7 +74,7 @@ def require_one_process(learner: Learner) -> None:
     replicated = set(map(id, replicas._module_parameters))
     if any(id(weight) in replicated for weight in learner.weights):
         got = "one that DistributedDataParallel replicates, where each rank would learn alone"
-        hint = "use sternway.torch.distributed.ShardedEmbeddingBag, or name the weight to DDP as a parameter to ignore"
+        hint = "name the weight to DDP as a parameter to ignore; sternway.torch.distributed.ShardedEmbeddingBag shares a table"
         raise make("unsupported", learner.op, "weight", "a table of one process where it has an optimizer", got, hint)
 
 

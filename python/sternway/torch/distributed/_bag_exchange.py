@@ -1,5 +1,7 @@
 """The forward and backward of sharded embedding bags: messages between the ranks, and the sums of segments by their owners.
 
+A shard with an optimizer is updated at the end of the backward, when no rank waits for this one any more.
+
 What is summed keeps its order: positions of a segment in their order, segments of a bag in the order of the ranks that own
 them, and a row of the gradient in the order of the ranks and of their positions, which is that of the whole batch.
 """
@@ -12,10 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..._embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
+from ..._arrays import device_of
+from ..._embedding_bag import _embedding_bag_plan, embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ...errors import make
 from .._autograd.bag_problem import MODES
 from .._autograd.calls import resolve
+from .._autograd.learning import reaches_table, update
 from ._bag_routes import OP, Call, Cut, Splits
 
 Gradients = tuple[Tensor | None, Tensor | None, None]
@@ -81,6 +85,42 @@ def received(call: Call, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor
     return rows, offsets, None if weights is None else exchanged(weights[bags.positions], call.positions, group)
 
 
+def begin(ctx: Any, weight: Tensor, call: Call) -> None:
+    """Keep what the backward needs to know of the shard."""
+    ctx.call, ctx.rows = call, len(weight)
+    ctx.table = None if call.learner is None else weight
+
+
+def uses_table(ctx: Any) -> bool:
+    """Whether the backward has a gradient of the shard, or updates it.
+
+    Raises:
+        UnsupportedError: the gradient of a shard with an optimizer is asked for.
+    """
+    call: Call = ctx.call
+    return call.needs[0] if call.learner is None else reaches_table(ctx, call.learner)
+
+
+def hand_to_table(
+    ctx: Any, dy: Tensor, rows: Tensor, offsets: Tensor, *, mode: Any = "sum", padding_idx: int | None = None,
+    per_sample_weights: Tensor | None = None, max_indices: Tensor | None = None,
+) -> Tensor | None:  # fmt: skip
+    """The gradient of the shard; or None, after its optimizer has updated it."""
+    learner, by_frequency = ctx.call.learner, ctx.call.reduction.by_frequency
+    if learner is None:
+        return embedding_bag_backward(
+            dy, rows, offsets, num_embeddings=ctx.rows, mode=mode, padding_idx=padding_idx,
+            per_sample_weights=per_sample_weights, scale_grad_by_freq=by_frequency, max_indices=max_indices,
+        )  # fmt: skip
+    plan = _embedding_bag_plan(
+        *ctx.table.shape, len(dy), len(rows), dy.dtype, mode, rows.dtype, offsets.dtype, padding_idx, False, by_frequency,
+        device_of(dy), True, *learner.kind,
+    )  # fmt: skip
+    operands: dict[str, Tensor | None] = {"dy": dy, "indices": rows, "offsets": offsets}
+    update(plan, learner, ctx.table, {**operands, "per_sample_weights": per_sample_weights, "max_indices": max_indices})
+    return None
+
+
 class _SumsOfRows(torch.autograd.Function):
     """Modes "sum" and "mean" with a table cut by rows: the owner of a segment returns its sum."""
 
@@ -98,32 +138,29 @@ class _SumsOfRows(torch.autograd.Function):
             counted = torch.zeros_like(bags.offsets).index_add_(0, bags.bags, bags.lengths.long())
             y /= counted.clamp(min=1)[:, None]
             inverse = counted.clamp(min=1).to(y.dtype).reciprocal()
-        ctx.call, ctx.shape = call, None if sample_weights is None else sample_weights.shape
+        begin(ctx, weight, call)
+        ctx.shape = None if sample_weights is None else sample_weights.shape
         ctx.save_for_backward(weight if call.needs[1] else None, rows, offsets, weights, inverse)
-        ctx.rows = len(weight)
         return y.to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        dy, call = once(dy), ctx.call
+        dy, call, is_used = once(dy), ctx.call, uses_table(ctx)
         weight, rows, offsets, weights, inverse = ctx.saved_tensors
         bags, group = call.bags, call.group
         parts = exchanged(dy.index_select(0, bags.bags), call.segments, group)
         dweight = dweights = None
-        if call.needs[0]:
-            if inverse is not None:
-                factors = exchanged(inverse[bags.bags], call.segments, group)
-                lengths = torch.diff(offsets, append=offsets.new_full((1,), len(rows)))
-                weights = factors.repeat_interleave(lengths, output_size=len(rows))
-            dweight = embedding_bag_backward(
-                parts, rows, offsets, num_embeddings=ctx.rows, per_sample_weights=weights,
-                scale_grad_by_freq=call.reduction.by_frequency,
-            )  # fmt: skip
         if call.needs[1]:
             products = embedding_bag_per_sample_weights_backward(parts, weight, rows, offsets)
             products = exchanged(products, call.positions.back(), group)
             dweights = dy.new_zeros(ctx.shape)
             dweights.view(-1).index_copy_(0, bags.positions, products)
+        if is_used:
+            if inverse is not None:
+                factors = exchanged(inverse[bags.bags], call.segments, group)
+                lengths = torch.diff(offsets, append=offsets.new_full((1,), len(rows)))
+                weights = factors.repeat_interleave(lengths, output_size=len(rows))
+            dweight = hand_to_table(ctx, parts, rows, offsets, per_sample_weights=weights)
         return dweight, dweights, None
 
 
@@ -138,19 +175,19 @@ class _MaximaOfRows(torch.autograd.Function):
         positions, order = torch.sort(bags.positions)
         offsets = torch.searchsorted(positions, bags.offsets)
         y, max_indices = bag(table, order, offsets, "max")
-        ctx.call, ctx.rows = call, len(weight)
+        begin(ctx, weight, call)
         ctx.save_for_backward(rows, starts, order, offsets, max_indices)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        dy, call = once(dy), ctx.call
+        dy, call, is_used = once(dy), ctx.call, uses_table(ctx)
         rows, starts, order, offsets, max_indices = ctx.saved_tensors
         dtable = embedding_bag_backward(
             dy, order, offsets, num_embeddings=len(order), mode="max", max_indices=max_indices
         )  # fmt: skip
         parts = exchanged(dtable, call.positions, call.group)
-        return embedding_bag_backward(parts, rows, starts, num_embeddings=ctx.rows), None, None
+        return hand_to_table(ctx, parts, rows, starts) if is_used else None, None, None
 
 
 class _BagsOfColumns(torch.autograd.Function):
@@ -167,7 +204,8 @@ class _BagsOfColumns(torch.autograd.Function):
         widths = [call.cut.size(rank) for rank in range(call.cut.ranks)]
         splits = Splits([width * n for n in call.segments.received], [w * count for w in widths])
         answers = torch.split(exchanged(parts.reshape(-1), splits, call.group), splits.received)
-        ctx.call, ctx.splits, ctx.rows = call, splits, len(weight)
+        begin(ctx, weight, call)
+        ctx.splits = splits
         ctx.shape = None if sample_weights is None else sample_weights.shape
         ctx.save_for_backward(
             weight if call.needs[1] else None, rows, offsets, weights, max_indices if o.mode == "max" else None
@@ -176,22 +214,22 @@ class _BagsOfColumns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        dy, call, o = once(dy), ctx.call, ctx.call.reduction
+        dy, call, o, is_used = once(dy), ctx.call, ctx.call.reduction, uses_table(ctx)
         weight, rows, offsets, weights, max_indices = ctx.saved_tensors
         columns = torch.cat([call.cut.of(dy, rank).reshape(-1) for rank in range(call.cut.ranks)])
         parts = exchanged(columns, ctx.splits.back(), call.group).view(len(offsets), call.cut.size(call.rank))
         dweight = dweights = None
-        if call.needs[0]:
-            dweight = embedding_bag_backward(
-                parts, rows, offsets, num_embeddings=ctx.rows, mode=o.mode, padding_idx=o.padding, per_sample_weights=weights,
-                scale_grad_by_freq=o.by_frequency, max_indices=max_indices,
-            )  # fmt: skip
         if call.needs[1]:
             products = parts.new_empty(len(rows), dtype=wide(parts.dtype))
             embedding_bag_per_sample_weights_backward(parts, weight, rows, offsets, padding_idx=o.padding, out=products)
             products = exchanged(products, call.positions.back(), call.group).view(call.cut.ranks, call.bags.total)
             dweights = dy.new_zeros(ctx.shape)
             dweights.view(-1)[: call.bags.total] = products.sum(0)
+        if is_used:
+            dweight = hand_to_table(
+                ctx, parts, rows, offsets, mode=o.mode, padding_idx=o.padding, per_sample_weights=weights,
+                max_indices=max_indices,
+            )  # fmt: skip
         return dweight, dweights, None
 
 

@@ -16,6 +16,7 @@ from ..._arrays import device_of
 from ..._embedding_bag import _embedding_bag_plan
 from ...errors import Error as SternwayError
 from ...errors import make, renamed
+from .._autograd.learning import Learner, require_recording, require_table
 from .._autograd.operators import PLAIN
 from ._exchange import gathered
 
@@ -102,12 +103,17 @@ class Call(NamedTuple):
     reduction: Reduction
     group: Any
     needs: tuple[bool, bool]  # whether any gradient is needed: of the table, of the weights of samples
+    learner: Learner | None  # updates the shard of this rank in the backward; None: it has a gradient
 
 
 def agreed(
-    input: Tensor, offsets: Tensor | None, weights: Tensor | None, weight: Tensor, cut: Cut, reduction: Reduction, group: Any
-) -> Call:
+    input: Tensor, offsets: Tensor | None, weights: Tensor | None, weight: Tensor, cut: Cut, reduction: Reduction, group: Any,
+    learner: Learner | None,
+) -> Call:  # fmt: skip
     """Check the call of this rank, and exchange with the others how much each sends to whom.
+
+    Args:
+        learner: updates the shard in the backward; None: it has a gradient.
 
     Raises:
         Error: on every rank, if the call of one is wrong.
@@ -115,7 +121,11 @@ def agreed(
     mine: list[Bags] = []
 
     def find() -> tuple[list[int], list[int], tuple[Any, ...]]:
-        _check_table(weight, cut, torch.distributed.get_rank(group), reduction)
+        kind = (None, False) if learner is None else learner.kind
+        _check_table(weight, cut, torch.distributed.get_rank(group), reduction, kind)
+        if learner is not None:
+            require_table(learner, weight)
+            require_recording(learner, weight, input, offsets, weights)
         indices, starts, end = _flat(input, offsets, weights, weight, reduction)
         bags = (_by_rows if cut.sharding == "row" else _by_columns)(indices, starts, end, cut, reduction)
         mine.append(bags)
@@ -135,11 +145,11 @@ def agreed(
     (bags,) = mine
     positions = Splits(bags.sent, [sent[rank] for sent, _, _ in calls])
     segments = Splits(bags.segments, [sent[rank] for _, sent, _ in calls])
-    return Call(bags, positions, segments, cut, rank, reduction, group, needs=same[0][-2:])
+    return Call(bags, positions, segments, cut, rank, reduction, group, same[0][-2:], learner)
 
 
-def _check_table(weight: Tensor, cut: Cut, rank: int, reduction: Reduction) -> None:
-    """Raise an error unless weight is the shard of this rank, and the backward has a plan for it."""
+def _check_table(weight: Tensor, cut: Cut, rank: int, reduction: Reduction, kind: tuple[Any, bool]) -> None:
+    """Raise an error unless weight is the shard of this rank, and the backward has a plan for it. kind: of its learner."""
     if type(weight) not in PLAIN or weight.layout is not torch.strided or weight.is_meta:
         hint = "keep it out of FSDP, and materialize it before the call"
         raise make("unsupported", OP, "weight", "a strided tensor with memory", _kind(weight), hint)
@@ -148,7 +158,9 @@ def _check_table(weight: Tensor, cut: Cut, rank: int, reduction: Reduction) -> N
         raise make("invalid_problem", OP, "weight", wanted, f"shape {list(weight.shape)}")
     o, int32, device = reduction, torch.int32, device_of(weight)
     try:
-        _embedding_bag_plan(*weight.shape, 1, 1, weight.dtype, o.mode, int32, torch.int64, None, False, False, device, True)
+        _embedding_bag_plan(
+            *weight.shape, 1, 1, weight.dtype, o.mode, int32, torch.int64, None, False, False, device, True, *kind
+        )
     except SternwayError as error:
         raise renamed(error, OP, {"dtype": "weight", "num_embeddings": "weight", "embedding_dim": "weight"}) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,9 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..._types import BagMode
+from ..._types import Optimizer as OptimizerName
 from ...errors import make
 from .._autograd.bag_problem import MODES
 from .._autograd.calls import FLOATS, flag, integer
+from .._learning import LearningTable
 from ._bag_exchange import bags, whole
 from ._bag_routes import OP, SHARDINGS, Cut, Reduction, Sharding, agreed
 from ._exchange import gathered
@@ -31,7 +34,7 @@ class _Group:
         return self
 
 
-class ShardedEmbeddingBag(torch.nn.Module):
+class ShardedEmbeddingBag(LearningTable):
     """:class:`sternway.torch.EmbeddingBag` with its table cut over the ranks of a process group.
 
     Each rank gives its own bags, any number of them, and gets their results, as one process with the whole table would compute
@@ -48,6 +51,11 @@ class ShardedEmbeddingBag(torch.nn.Module):
     random number generator of the CPU on the first rank, and do not depend on the number of ranks or the sharding. They are
     not the numbers that torch.nn.EmbeddingBag draws.
 
+    With an optimizer the backward of each rank updates the used rows of its shard, or its columns of the used rows, as
+    :class:`sternway.torch.EmbeddingBag` would by the bags of all ranks. ``optimizer`` of the module is that of the shard:
+    each rank has its own schedule, and its ``state_dict`` is the state of the shard, which the rank saves, and loads into a
+    module with the same shard. The state dict of the module stays the table.
+
     Args:
         num_embeddings, embedding_dim: the shape [V, D] of the whole table.
         group: the process group; None: that of all processes. With NCCL, each rank calls ``torch.cuda.set_device`` before.
@@ -58,9 +66,13 @@ class ShardedEmbeddingBag(torch.nn.Module):
         padding_idx: a row that is not counted; a negative one counts from the end.
         max_norm, norm_type, sparse: refused, except max_norm None and sparse False.
         device, dtype: of the shard; None: torch's defaults.
+        optimizer, lr, optimizer_options: as for :class:`sternway.torch.EmbeddingBag`, the same on every rank. Stochastic
+            rounding on rank r of the group has the seed plus r. In mode "max" rows that are named, but win nothing, may count
+            as used; on a rank with columns, rows that win only in columns of other ranks may not.
 
     Raises:
-        UnsupportedError: max_norm or sparse is given.
+        UnsupportedError: max_norm or sparse is given; an optimizer or an option that there is not, and "rowwise_adagrad" with
+            columns, as the mean of a row's squares is of all columns.
         InvalidProblemError: on every rank, if an argument of one rank is invalid or differs from those of the others; on this
             rank, if no process group is initialized or this process is not in the group.
 
@@ -73,8 +85,16 @@ class ShardedEmbeddingBag(torch.nn.Module):
         >>> bag(torch.tensor([[2, 0], [1, 1]])).sum().backward()
         >>> bag.weight.grad.tolist()
         [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
+        >>> bag = std.ShardedEmbeddingBag(3, 2, mode="sum", optimizer="sgd", lr=0.5)
+        >>> bag.load_state_dict({"weight": torch.ones(3, 2)})
+        <All keys matched successfully>
+        >>> bag(torch.tensor([[2, 0], [2, 2]])).sum().backward()
+        >>> bag.weight.tolist(), bag.weight.grad
+        ([[0.5, 0.5], [1.0, 1.0], [-0.5, -0.5]], None)
         >>> torch.distributed.destroy_process_group()
     """
+
+    _package = "sternway.torch.distributed"
 
     def __init__(
         self,
@@ -92,10 +112,14 @@ class ShardedEmbeddingBag(torch.nn.Module):
         padding_idx: int | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        optimizer: OptimizerName | None = None,
+        lr: float | Tensor = 0.01,
+        optimizer_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.max_norm, self.norm_type, self.sparse = None, norm_type, False
 
-        def find() -> tuple[Cut, Reduction, str, str]:
+        def find() -> tuple[Cut, Reduction, str, str, str]:
             cut = _cut(num_embeddings, embedding_dim, sharding, dist.get_world_size(group))
             reduction = _reduction(mode, padding_idx, include_last_offset, scale_grad_by_freq, cut.rows)
             _refuse_options(max_norm, sparse)
@@ -107,19 +131,25 @@ class ShardedEmbeddingBag(torch.nn.Module):
             if probe.dtype not in FLOATS:
                 wanted, got = "float32, float64, float16 or bfloat16", str(probe.dtype).removeprefix("torch.")
                 raise make("unsupported", OP, "dtype", wanted, got)
-            return cut, reduction, str(probe.dtype), probe.device.type
+            self.weight = torch.nn.Parameter(probe.view(0, 0))  # until the ranks agree
+            self._learn_by(optimizer, lr, optimizer_options)
+            return cut, reduction, str(probe.dtype), probe.device.type, _learning(self.optimizer, cut)
 
         calls = gathered(OP, group, find)
-        for name, values in zip(("shapes and sharding", "options", "dtype", "device"), zip(*calls, strict=True), strict=True):
+        names = "shapes and sharding", "options", "dtype", "device", "optimizer"
+        for name, values in zip(names, zip(*calls, strict=True), strict=True):
             if len(set(values)) > 1:
                 got = ", ".join(dict.fromkeys(map(_shown, values)))
                 raise make("invalid_problem", OP, name, "the same on every rank", got)
         self._group, self._rank = _Group(group), dist.get_rank(group)
         self._cut, self._reduction = calls[self._rank][:2]
+        self._table_optimizer = None
         self.weight = torch.nn.Parameter(torch.empty(self._cut.shape(self._rank), device=device, dtype=dtype))
+        self._learn_by(optimizer, lr, optimizer_options)
+        if self.optimizer is not None and "seed" in (numbers := self.optimizer.param_groups[0]):
+            numbers["seed"] = (numbers["seed"] + self._rank) % 2**32  # no two ranks round by the same random numbers
         self.num_embeddings, self.embedding_dim, self.sharding = self._cut.rows, self._cut.dim, sharding
         self.mode, self.padding_idx, self.include_last_offset, self.scale_grad_by_freq = self._reduction
-        self.max_norm, self.norm_type, self.sparse = None, norm_type, False
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -176,7 +206,8 @@ class ShardedEmbeddingBag(torch.nn.Module):
             InvalidProblemError: on every rank, if the call of one is wrong: shapes, dtypes, devices, offsets out of order, and
                 on every device an index outside [0, V). The group can be used afterwards.
             UnsupportedError: a tensor that is no plain strided one; per_sample_weights with another mode than "sum"; a dtype
-                without a kernel; in the backward, ``create_graph=True``.
+                without a kernel; in the backward, ``create_graph=True``. With an optimizer also what
+                :class:`sternway.torch.EmbeddingBag` refuses then, as a shard that DistributedDataParallel replicates.
             TypeError: an operand that is no tensor.
 
         Example:
@@ -217,7 +248,8 @@ class ShardedEmbeddingBag(torch.nn.Module):
         shard = f"{self.sharding}s {part.start} to {part.stop}"
         options = {"padding_idx": o.padding, "include_last_offset": o.last, "scale_grad_by_freq": o.by_frequency}
         given = [f", {name}={value}" for name, value in options.items() if value is not None and value is not False]
-        return f"{self.num_embeddings}, {self.embedding_dim}, {shard}, mode={self.mode!r}" + "".join(given)
+        text = f"{self.num_embeddings}, {self.embedding_dim}, {shard}, mode={self.mode!r}"
+        return self._described(text + "".join(given))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         destination[f"{prefix}weight"] = whole(self.weight.detach(), self._cut, self._group.group)
@@ -237,8 +269,8 @@ class ShardedEmbeddingBag(torch.nn.Module):
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the exchange of facts reads values
 def _run(module: ShardedEmbeddingBag, input: Tensor, offsets: Tensor | None, weights: Tensor | None) -> Tensor:
     """Check a call with the other ranks, and run it."""
-    reduction, group = module._reduction, module._group.group
-    return bags(module.weight, weights, agreed(input, offsets, weights, module.weight, module._cut, reduction, group))
+    weight, reduction, group, learner = module.weight, module._reduction, module._group.group, module._learner()
+    return bags(weight, weights, agreed(input, offsets, weights, weight, module._cut, reduction, group, learner))
 
 
 def _cut(rows: Any, dim: Any, sharding: Any, ranks: int) -> Cut:
@@ -275,6 +307,22 @@ def _refuse_options(max_norm: Any, sparse: Any) -> None:
         raise make("unsupported", OP, "max_norm", "None: rows are not scaled in place", f"{max_norm!r:.80}", hint)
     if flag("distributed.ShardedEmbeddingBag", "sparse", sparse):
         raise make("unsupported", OP, "sparse", "False: the gradient of a shard is dense", "True")
+
+
+def _learning(learner: Any, cut: Cut) -> str:
+    """The optimizer of a module with its numbers, as a text that is the same on every rank.
+
+    Raises:
+        UnsupportedError: a shard does not have what the optimizer needs.
+    """
+    if learner is None:
+        return "None"
+    if learner.name == "rowwise_adagrad" and cut.sharding == "column":
+        wanted, got = "another one with sharding 'column'", "'rowwise_adagrad', whose mean of a row is of all columns"
+        raise make("unsupported", OP, "optimizer", wanted, got, "use sharding 'row' or 'adagrad'")
+    group = learner.param_groups[0]
+    numbers = {name: float(x) if isinstance(x, Tensor) else x for name, x in group.items() if name != "params"}
+    return f"{learner.name} {numbers}"
 
 
 def _shown(value: Any) -> str:
