@@ -43,7 +43,7 @@ __device__ inline ChunkLists chunk_lists(const BagArgs& args)
 // The units of the merge path: of rows and entries, or of entries if other rows are left alone.
 __device__ inline i64 units(const BagArgs& args)
 {
-    const i64 all = args.sparse ? args.total : args.rows + args.total;
+    const i64 all = args.only_entries ? args.total : args.rows + args.total;
     return (all + args.unit - 1) >> (__ffsll(args.unit) - 1);  // a power of two
 }
 
@@ -132,9 +132,17 @@ __device__ inline Table table_at(const BagArgs& args, i64 number)
 // The rows that the indices of a bag count.
 __device__ inline Range rows_of(const BagArgs& args, u32 bag)
 {
-    if (!args.tables) return {0, static_cast<u32>(args.rows)};
+    if (!args.tables || args.bags == 0) return {0, static_cast<u32>(args.rows)};
     const i64* table = args.tables + bag / static_cast<u32>(args.table_bags) * 3;
     return {static_cast<u32>(table[0]), static_cast<u32>(table[3])};
+}
+
+// Whether the bounds of a bag of several tables are in order and have a position.
+__device__ inline bool has(const BagArgs& args, i64 bag, i64 position)
+{
+    if (!args.tables) return true;
+    const i64 end = offset_of(args, bag + 1);
+    return offset_of(args, bag) <= position && position < end && end <= args.total;
 }
 
 // The row of a position of a bag, or args.rows if it is not counted. Positions before the first bag
@@ -144,5 +152,6 @@ __device__ inline i64 row_of(const BagArgs& args, i64 position, i64 bag, i64 end
     if (position >= end || position < offset_of(args, 0)) return args.rows;
     const i64 index = integer(args.indices, position * args.index_step, args.index_wide);
     const Range rows = rows_of(args, static_cast<u32>(bag));
-    return index >= 0 && index < rows.last - rows.first && index != args.padding ? rows.first + index : args.rows;
+    return index >= 0 && index < rows.last - rows.first && index != args.padding && has(args, bag, position)
+        ? rows.first + index : args.rows;
 }

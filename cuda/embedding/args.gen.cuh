@@ -76,7 +76,7 @@ struct BagArgs {
     // 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
     // once per tile, so bags and plain embeddings share all kernels.
     i64 bagless;
-    i64 sparse;  // 1: rows without entries are left alone.
+    i64 only_entries;  // 1: rows without entries are left alone.
     // Several tables: [numTables + 1][first row, first element, first column]. Rows count on from
     // table to table; bags are those of the first table, then those of the second; columns is the
     // largest width. Absent: one table.

@@ -149,7 +149,8 @@ __device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&ro
         const Range rows = rows_of(args, bag[j]);
         const bool valid = static_cast<unsigned long long>(index[j]) < rows.last - rows.first
             && index[j] != args.padding;
-        row[j] = static_cast<u32>(valid && item(j) >= begin && item(j) < end ? rows.first + index[j] : args.rows);
+        const bool counts = valid && item(j) >= begin && item(j) < end && has(args, bag[j], base + item(j));
+        row[j] = static_cast<u32>(counts ? rows.first + index[j] : args.rows);
     }
 }
 

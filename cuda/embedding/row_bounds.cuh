@@ -116,6 +116,6 @@ __device__ inline void bounds(const BagArgs& args)
     const i64 k = i64(blockIdx.x) * kBlockThreads + threadIdx.x;
     for (i64 part = k; part < args.slices * args.chunk_capacity; part += i64(gridDim.x) * kBlockThreads)
         chunk_lists(args).done[part] = 0;
-    if (k <= units(args)) args.sparse ? begin_unit_of_entries(args, k) : begin_unit(args, k);
+    if (k <= units(args)) args.only_entries ? begin_unit_of_entries(args, k) : begin_unit(args, k);
     list_chunks(args, k);
 }

@@ -64,7 +64,7 @@ struct RowSum : Base {
             store_row(p, row, here - begun);
             reset();
             begun = here;
-            if constexpr (Base::UPDATES) {
+            if constexpr (Base::ONLY_ENTRIES) {
                 row = next;
                 fetch_row(row);
                 return;
@@ -82,7 +82,8 @@ struct RowSum : Base {
             finish(entry(stop).row, stop);
             k = begun = end_of_row(row, stop + chunk_lists(args).whole[stop / kChunk] * kChunk);
             reset();
-            ++row;
+            // The next row to store; none until it is fetched, if rows without entries are left alone.
+            row = Base::ONLY_ENTRIES ? static_cast<u32>(args.rows) : row + 1;
             p += args.dweight_row;
         }
         if (row < last) finish(last, end);

@@ -21,7 +21,7 @@ struct Sum {
     using Accumulator = A;
     using Chunks = Sum;  // what sums a chunk
     static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
-    static constexpr bool UPDATES = false;  // Update: rows without entries are left alone
+    static constexpr bool ONLY_ENTRIES = false;  // Update: rows without entries are left alone
     // Most entries are the argmax of no column of a thread.
     static constexpr bool SPARSE = KIND == Kind::Argmax && V > 1 && V <= 4;
     const BagArgs& args;

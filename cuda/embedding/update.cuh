@@ -10,8 +10,8 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     using Base = Sum<T, A, V, KIND, FLIGHT, true>;
     using Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::active, Base::group, Base::begin,
         Base::take_row, Base::PART;
-    static constexpr bool UPDATES = true;
-    bool adds_squares = true, updates = true;  // of this pass, if the state has one number for each row
+    static constexpr bool ONLY_ENTRIES = true;
+    bool adds_squares = true, stores = true;  // of this pass, if the state has one number for each row
 
     // The entries of a chunk are all of one row. For maxima, chunks and rows share their places in
     // shared memory.
@@ -22,7 +22,8 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
         if (!args.options) return;
         rate = option(args.state2 ? kOptionStepSize : kOptionLr), eps = option(kOptionEps);
         inverse = 1 / option(kOptionGradScale), decay = option(kOptionWeightDecay);
-        if (args.state2) mine = 1 - args.options[kOptionBeta1], mine2 = 1 - args.options[kOptionBeta2];
+        if (!args.state2) return;
+        one_minus_beta1 = 1 - args.options[kOptionBeta1], one_minus_beta2 = 1 - args.options[kOptionBeta2];
     }
 
     // A state of one number for each row needs all of its gradient, so a group of threads takes all
@@ -49,7 +50,7 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
         for (int k = 0; k < passes * slices; ++k) {
             if (args.by_row) begin(unit, k < slices ? k : k - slices);
             adds_squares = k < slices;
-            updates = k >= (passes - 1) * slices;
+            stores = k >= (passes - 1) * slices;
             work();
         }
     }
@@ -89,7 +90,7 @@ struct Update : Sum<T, A, V, KIND, FLIGHT, true> {
     __device__ void store_zeros(T*) const {}
 
 private:
-    A rate, eps, inverse, decay, mine, mine2;  // numbers of the optimizer; mine: 1 - beta
+    A rate, eps, inverse, decay, one_minus_beta1, one_minus_beta2;  // of the optimizer
     Table table;  // of the row that was fetched
     Words<T, V> values;
     Pack<A, V> state[2];
@@ -121,7 +122,7 @@ private:
         A step = rate;
         if (args.by_row) {
             step *= rate_of_row(g, row);
-            if (!updates) return false;
+            if (!stores) return false;
         } else if (args.state2) {
             adam(g);
         } else if (args.state) {
@@ -187,8 +188,8 @@ private:
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             A &mean = state[0].at[v], &mean2 = state[1].at[v];
-            mean += mine * (g[v] - mean);
-            mean2 += mine2 * (g[v] * g[v] - mean2);
+            mean += one_minus_beta1 * (g[v] - mean);
+            mean2 += one_minus_beta2 * (g[v] * g[v] - mean2);
             g[v] = mean / (sqrt(mean2) + eps);
         }
     }
@@ -204,7 +205,7 @@ private:
             for (int v = 0; v < V; ++v) squares += active ? g[v] * g[v] : A(0);
             for (int reach = lanes / 2; reach > 0; reach /= 2)
                 squares += __shfl_xor_sync(group(), squares, reach, lanes);
-            number += squares / A(table.columns);
+            number += squares / A(max(table.columns, i64(1)));
             if (lane == 0) reinterpret_cast<A*>(args.state)[row] = number;
         }
         return 1 / (sqrt(__shfl_sync(group(), number, 0, lanes)) + eps);

@@ -710,3 +710,26 @@ def test_replicas_are_refused() -> None:
         for _ in range(2):
             outer(bags).sum().backward()
         assert not torch.equal(model.bag.weight, before["weight"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("counts", [(40, 24), (33, 31, 1, 63), (1, 64, 2000, 5)])
+def test_long_rows_beside_others(optimizer: str, counts: tuple[int, ...]) -> None:
+    """Alone finds a row after a long one, in the units of a large problem, that is updated from the values of the long one.
+
+    As many positions as make a thread group of an H200 take 64 entries, the most; rows of 32 to 63 entries lie within them.
+    """
+    dim, total = 128, 600_000
+    repeats = total // sum(counts)
+    indices = torch.arange(repeats * len(counts)).repeat_interleave(torch.tensor(counts).repeat(repeats))
+    generator = torch.Generator().manual_seed(0)
+    indices = indices[torch.randperm(len(indices), generator=generator)]
+    weight = torch.randn(repeats * len(counts), dim, generator=generator)
+    dy = torch.randn(len(indices), dim, generator=generator)
+    tables = []
+    for device in ("cpu", "cuda"):
+        ours = module(weight.to(device), optimizer, st.Embedding, lr=0.1)
+        ours(indices.to(device)).backward(dy.to(device))
+        tables.append(ours.weight.detach().cpu())
+    torch.testing.assert_close(*tables, rtol=1e-4, atol=1e-4)

@@ -82,7 +82,7 @@ type BagArgs struct {
 	// once per tile, so bags and plain embeddings share all kernels.
 	bagless int64
 	// 1: rows without entries are left alone.
-	sparse int64
+	onlyEntries int64
 	// Several tables: [numTables + 1][first row, first element, first column]. Rows count on from
 	// table to table; bags are those of the first table, then those of the second; columns is the
 	// largest width. Absent: one table.

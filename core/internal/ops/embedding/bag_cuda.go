@@ -29,20 +29,20 @@ type BagProgram struct {
 
 func (d EmbeddingBagBackward) compile(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 	if cuda {
-		if err := d.checkDeviceCounts(); err != nil {
+		if err := d.checkDeviceCounts(problem.Op()); err != nil {
 			return nil, err
 		}
 	}
 	return d.program(problem, nil, numSMs, cuda, preference)
 }
 
-// isSparse reports whether rows without entries are left alone.
-func (p *BagProgram) isSparse() bool { return p.learns() || p.many != nil }
+// writesOnlyEntries reports whether rows without entries are left alone.
+func (p *BagProgram) writesOnlyEntries() bool { return p.learns() || p.many != nil }
 
 // program selects the kernel.
 func (d EmbeddingBagBackward) program(problem *ops.Problem, many *EmbeddingBags, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 	p := &BagProgram{EmbeddingBagBackward: d, operands: operandsOf(problem), many: many, padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
-	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile && !p.isSparse()
+	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile && !p.writesOnlyEntries()
 	if preference.Kernel == KernelSingleLaunch && !fits {
 		wanted := fmt.Sprintf("%q, unless one table has 1 to %d indices on a GPU and no optimizer", KernelSorted, BagTile)
 		return nil, errs.New(errs.Unsupported, problem.Op(), "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
@@ -54,8 +54,8 @@ func (d EmbeddingBagBackward) program(problem *ops.Problem, many *EmbeddingBags,
 
 // checkDeviceCounts refuses counts that do not fit the entries of the sort on a GPU, pairs of
 // 32-bit integers.
-func (d EmbeddingBagBackward) checkDeviceCounts() error {
-	op, counts := embeddingBag.Name, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}
+func (d EmbeddingBagBackward) checkDeviceCounts(op string) error {
+	counts := []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}
 	if err := ops.CheckCounts(op, counts, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices); err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ const (
 // bagKernels are the kernels of a plan: their names, whether there is one for each dtype, and
 // whether they write only the rows that have entries.
 var bagKernels = []struct {
-	name             string
-	byDType, updates bool
+	name                 string
+	byDType, onlyEntries bool
 }{
 	symbolSumSorted:      {KernelSorted, true, false},
 	symbolSumArgmax:      {"sorted_argmax", true, false},
@@ -117,10 +117,10 @@ const updateImage = "embedding_update" // of the kernels that write only the row
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	for _, kernel := range bagKernels {
 		image, family := embeddingBag.Image, embeddingBag.Name
-		if kernel.updates && !p.isSparse() {
+		if kernel.onlyEntries && !p.writesOnlyEntries() {
 			continue
 		}
-		if kernel.updates {
+		if kernel.onlyEntries {
 			image, family = updateImage, updateImage
 		}
 		name := family + "_" + kernel.name
@@ -253,9 +253,9 @@ func (r *bagRun) sumRows(sorted int64) {
 	}
 	sum, long := symbolSumSorted, symbolLongRows
 	switch max := r.Mode == "max"; {
-	case r.isSparse() && max:
+	case r.writesOnlyEntries() && max:
 		sum, long = symbolUpdateArgmax, symbolUpdateLongRows
-	case r.isSparse():
+	case r.writesOnlyEntries():
 		sum, long = symbolUpdateSorted, symbolUpdateLongRows
 	case max:
 		sum = symbolSumArgmax
@@ -274,7 +274,7 @@ func (r *bagRun) sumRows(sorted int64) {
 // columns, and each slice reads them again.
 func (r *bagRun) halvesSlices(l bagLaunch) bool {
 	size := r.NumBags * l.lanes * 16
-	return l.wide && r.many == nil && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
+	return l.wide && r.many == nil && !r.isRowwise() && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
 }
 
 // rowLaunch divides a row of dy, and of another matrix, among threads: in 16-byte accesses if both
@@ -305,7 +305,7 @@ func alignedRows(t *tensor.Tensor, v int64) bool {
 
 // alignedStates reports whether the states of an optimizer begin at a multiple of 16 bytes.
 func (r *bagRun) alignedStates() bool {
-	return r.args[bagState].Data%16 == 0 && r.args[bagState2].Data%16 == 0
+	return r.isRowwise() || r.args[bagState].Data%16 == 0 && r.args[bagState2].Data%16 == 0
 }
 
 func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
@@ -317,7 +317,7 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	r.setOperands(a)
 	r.q.SetAddress(&a.workspace, launch.WorkspaceOperand, r.base)
 	a.rows, a.columns, a.bags, a.total, a.padding = r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding
-	a.sparse = flagWord(r.isSparse())
+	a.onlyEntries = flagWord(r.writesOnlyEntries())
 	if r.many != nil {
 		a.numTables, a.tableBags = r.many.NumTables, r.many.NumBags
 		a.weightColumn = 1

@@ -60,7 +60,7 @@ func (p *BagProgram) unit() int64 {
 // unitWork is the number of rows and entries that units share, or of entries if other rows are left
 // alone.
 func (p *BagProgram) unitWork() int64 {
-	if p.isSparse() {
+	if p.writesOnlyEntries() {
 		return p.TotalIndices
 	}
 	return p.NumEmbeddings + p.TotalIndices

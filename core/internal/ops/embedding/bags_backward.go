@@ -67,7 +67,7 @@ func (d EmbeddingBagsBackward) Problem() (*ops.Problem, error) {
 		table = d.tableOperands(weight, d.DType)
 	}
 	problem := &ops.Problem{
-		Family: bagsBackward, Element: d.DType, Aux: d.IndexDType.String(), Traffic: d.bags().traffic(),
+		Family: bagsBackward, Element: d.DType, Aux: d.IndexDType.String(), Traffic: d.traffic(),
 		Operands: slices.Concat(
 			[]ops.Operand{{Name: "dy", Contiguous: true, DTypes: element, Like: said, Shapes: [][]int64{dy}}},
 			d.positionOperands(), []ops.Operand{sample, argmax}, table, []ops.Operand{dsample}, d.stateOperands(states, d.DType)),
@@ -88,6 +88,13 @@ func (d EmbeddingBagsBackward) bags() EmbeddingBagBackward {
 	}
 }
 
+// traffic is that of one table whose rows have the mean width.
+func (d EmbeddingBagsBackward) traffic() int64 {
+	bags := d.bags()
+	bags.EmbeddingDim = d.NumColumns / max(d.NumTables, 1)
+	return bags.traffic()
+}
+
 // checkValues refuses tables, offsets, indices and max_indices that do not fit each other.
 func (d EmbeddingBagsBackward) checkValues(op string, args []tensor.Tensor) *errs.Error {
 	if err := d.checkPositions(op, &args[bagIndices], &args[bagOffsets], &args[bagTables]); err != nil {
@@ -97,12 +104,12 @@ func (d EmbeddingBagsBackward) checkValues(op string, args []tensor.Tensor) *err
 	if !maxIndices.Given() {
 		return nil
 	}
-	tables := tableRowsOf(&args[bagTables])
+	tables, at := tableRowsOf(&args[bagTables]), integersOf(&args[bagOffsets])
 	for t := range d.NumTables {
 		part, rows := columnsOf(maxIndices, tables[t][tableColumn], tables[t+1][tableColumn]), tables[t+1][tableRow]-tables[t][tableRow]
 		for b := range d.NumBags {
 			row := rowOf(&part, b)
-			if k, invalid := firstOutside(&row, math.MinInt64, rows); invalid != nil {
+			if k, invalid := firstOutside(&row, math.MinInt64, rows); invalid != nil && at(t*d.NumBags+b) < at(t*d.NumBags+b+1) {
 				return ops.IndexOutOfRange(op, "max_indices", fmt.Sprintf("[%d, %d]", b, tables[t][tableColumn]+k), *invalid, rows)
 			}
 		}
@@ -113,7 +120,7 @@ func (d EmbeddingBagsBackward) checkValues(op string, args []tensor.Tensor) *err
 func (d EmbeddingBagsBackward) compile(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 	bags := d.bags()
 	if cuda {
-		if err := ops.FirstError(d.checkDeviceCounts(problem.Op()), bags.checkDeviceCounts()); err != nil {
+		if err := d.checkDeviceCounts(problem.Op()); err != nil {
 			return nil, err
 		}
 		if n := d.NumBags * d.NumColumns; n > math.MaxUint32 {
@@ -178,13 +185,23 @@ func (p *BagProgram) hostTables(args []tensor.Tensor) {
 		}
 		some[bagOffsets] = tensor.Tensor{
 			Data: uintptr(unsafe.Pointer(unsafe.SliceData(offsets))), DType: tensor.Int64, Device: tensor.CPU, NDim: 1, Present: 1,
-			Shape: [tensor.MaxRank]int64{p.many.NumBags + 1}, Strides: [tensor.MaxRank]int64{1},
+			Pin: unsafe.Pointer(unsafe.SliceData(offsets)), Shape: [tensor.MaxRank]int64{p.many.NumBags + 1}, Strides: [tensor.MaxRank]int64{1},
 		}
 		sub.runHost(some)
-		if dweight := &args[bagDweight]; dweight.Given() && !p.learns() {
-			end := own[tableElement] + rows*width
-			gap := elementsOf(dweight, end, next[tableElement]-end)
-			clear(cpu.Elements[byte](&gap, 0, gap.Shape[0]*gap.DType.Size(), 1))
+		if !p.learns() {
+			clearElements(&args[bagDweight], own[tableElement]+rows*width, next[tableElement])
 		}
+	}
+	if !p.learns() { // gaps before the first table and after the last one
+		clearElements(&args[bagDweight], 0, tables[0][tableElement])
+		clearElements(&args[bagDweight], tables[p.many.NumTables][tableElement], p.many.NumElements)
+	}
+}
+
+// clearElements zero-fills elements first..end-1 of a vector, if it is given.
+func clearElements(t *tensor.Tensor, first, end int64) {
+	if t.Given() {
+		gap := elementsOf(t, first, end-first)
+		clear(cpu.Elements[byte](&gap, 0, gap.Shape[0]*gap.DType.Size(), 1))
 	}
 }

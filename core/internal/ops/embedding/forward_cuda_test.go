@@ -109,7 +109,7 @@ func TestEmbeddingBagsForwardWords(t *testing.T) {
 func TestEmbeddingBagsForwardCounts(t *testing.T) {
 	(&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	one, many := coretest.ForwardOf("sum", 5, 3, 2, 7), coretest.TablesOf("sum")
-	one.DType, many.DType = tensor.Float32, tensor.Float32
+	one.DType, many.DType, many.IsAligned = tensor.Float32, tensor.Float32, false
 	n := int64(1<<31 - 1)
 	problems := map[string]ops.Descriptor{}
 	for name, field := range map[string]*int64{

@@ -91,7 +91,16 @@ func (d EmbeddingBags) check(op string) error {
 		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
 		ops.CheckElement(op, "offset_dtype", d.offsetDType(), indexDTypes),
 		checkBagMode(op, d.Mode),
+		d.checkAlignment(op),
 	)
+}
+
+// checkAlignment refuses a largest width that is no multiple of 16 bytes, if all widths are.
+func (d EmbeddingBags) checkAlignment(op string) error {
+	if vector := 16 / max(d.DType.Size(), 1); d.IsAligned && d.EmbeddingDim%vector != 0 {
+		return errs.New(errs.InvalidProblem, op, "embedding_dim", fmt.Sprintf("a multiple of %d, as is_aligned says", vector), fmt.Sprint(d.EmbeddingDim), "")
+	}
+	return nil
 }
 
 func (d EmbeddingBags) offsetDType() tensor.DType {

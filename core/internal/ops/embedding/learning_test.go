@@ -2,10 +2,13 @@ package embedding_test
 
 import (
 	"math"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core"
@@ -56,7 +59,7 @@ func TestUpdateLaunches(t *testing.T) {
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		require.Equal(t, row.want, symbolsOf(fake), "%+v", row.d)
 		for _, l := range fake.Launches {
-			require.EqualValues(t, 1, l.Words[at["sparse"]], l.Symbol)
+			require.EqualValues(t, 1, l.Words[at["onlyEntries"]], l.Symbol)
 		}
 	}
 }
@@ -72,6 +75,56 @@ func TestUnitsOfEntries(t *testing.T) {
 	require.Equal(t, size(100_000), size(1<<23), "as many passes of the sort")
 }
 
+// The rebased offsets of a table live until its run ends, although the loops have only their
+// address.
+func TestTablesSurviveGarbageCollection(t *testing.T) {
+	d := embedding.EmbeddingBagsBackward{EmbeddingBags: embedding.EmbeddingBags{
+		NumTables: 2, NumBags: 2, NumRows: 4, NumElements: 4, NumColumns: 2, EmbeddingDim: 1, TotalIndices: 4, DType: tensor.Float64, Mode: "sum", IndexDType: tensor.Int64,
+	}}
+	plan, err := core.Select(d, tensor.CPU, ops.Preference{})
+	require.NoError(t, err)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 200 {
+				dweight := make([]float64, 4)
+				err := plan.Run(0, tensor.Tensor{}, core.Args{
+					"dy": numbers([]float64{1, 10, 2, 20}, 2, 2), "indices": integers(0, 1, 0, 1), "offsets": integers(0, 1, 2, 3, 4),
+					"tables": tableRows([]int64{0, 0, 0, 2, 2, 1, 4, 4, 2}), "dweight": numbers(dweight, 4),
+				})
+				assert.NoError(t, err)
+				assert.Equal(t, []float64{1, 2, 10, 20}, dweight)
+				runtime.GC()
+			}
+		})
+	}
+	group.Wait()
+}
+
+// numbers is a contiguous tensor in memory made in Go.
+func numbers(values []float64, shape ...int64) tensor.Tensor {
+	start := unsafe.Pointer(unsafe.SliceData(values))
+	v := tensor.Tensor{Data: uintptr(start), Pin: start, DType: tensor.Float64, Device: tensor.CPU, NDim: int32(len(shape)), Present: 1}
+	copy(v.Shape[:], shape)
+	copy(v.Strides[:], tensor.Compact(shape))
+	return v
+}
+
+// integers is a vector in memory made in Go.
+func integers(values ...int64) tensor.Tensor {
+	start := unsafe.Pointer(unsafe.SliceData(values))
+	v := numbers(nil, int64(len(values)))
+	v.Data, v.Pin, v.DType = uintptr(start), start, tensor.Int64
+	return v
+}
+
+// tableRows is the operand `tables`.
+func tableRows(words []int64) tensor.Tensor {
+	v := integers(words...)
+	v.NDim, v.Shape[0], v.Shape[1], v.Strides[0], v.Strides[1] = 2, int64(len(words)/3), 3, 3, 1
+	return v
+}
+
 // A step of Adam on the CPU, with weight decay and a scaled loss, is the one of the formula; other
 // rows and their state keep their bits.
 func TestAdamOnTheCPU(t *testing.T) {
@@ -80,18 +133,10 @@ func TestAdamOnTheCPU(t *testing.T) {
 	require.NoError(t, err)
 	weight, mean, squares := []float64{1, 2, 3}, []float64{0.1, 0.2, 0.3}, []float64{0.5, 0.6, 0.7}
 	options := []float64{0.1, 1e-8, 0.5, 0.9, 0.99, 4, 6, 0, 0, 0}
-	vector := func(values []float64, shape ...int64) tensor.Tensor {
-		v := tensor.Tensor{Data: uintptr(unsafe.Pointer(unsafe.SliceData(values))), DType: tensor.Float64, Device: tensor.CPU, NDim: int32(len(shape)), Present: 1}
-		copy(v.Shape[:], shape)
-		copy(v.Strides[:], tensor.Compact(shape))
-		return v
-	}
-	dy, indices := []float64{8, 16}, []int64{1, 1}
-	index := vector(nil, 2)
-	index.Data, index.DType = uintptr(unsafe.Pointer(unsafe.SliceData(indices))), tensor.Int64
+	dy, indices := []float64{8, 16}, integers(1, 1)
 	require.NoError(t, plan.Run(0, tensor.Tensor{}, core.Args{
-		"dy": vector(dy, 2, 1), "indices": index, "weight": vector(weight, 3, 1), "options": vector(options, 10),
-		"exp_avg": vector(mean, 3, 1), "exp_avg_sq": vector(squares, 3, 1),
+		"dy": numbers(dy, 2, 1), "indices": indices, "weight": numbers(weight, 3, 1), "options": numbers(options, 10),
+		"exp_avg": numbers(mean, 3, 1), "exp_avg_sq": numbers(squares, 3, 1),
 	}))
 	g := (8.0+16)/4 + 0.5*2
 	m, v := 0.2+0.1*(g-0.2), 0.6+0.01*(g*g-0.6)

@@ -60,8 +60,8 @@ TARGET static void AT(store_random)(const sw_bag_out *out, long row, const float
     uint16_t other = (uint16_t)(to[i] + (fabsf(nearer) > fabsf(single[i]) ? -1 : 1));
     sw_widen(out->narrow, &farther, &other, 1);
     uint64_t element = (uint64_t)u->first + (uint64_t)row * (uint64_t)n + (uint64_t)i;
-    float chance = (float)(AT(random_bits)(u, element) >> 8) * 0x1p-24f;
-    if (chance < (single[i] - nearer) / (farther - nearer)) to[i] = other;
+    float random = (float)(AT(random_bits)(u, element) >> 8) * 0x1p-24f;
+    if (random < (single[i] - nearer) / (farther - nearer)) to[i] = other;
   }
 }
 
