@@ -1,5 +1,5 @@
 // Backward of embedding bags that writes only the rows that have entries: with an optimizer, and of
-// several tables. Sums are made in the order of embedding_bag.cu, which has the other kernels of it.
+// several tables. Sums are made in the order of embedding_bag.cu, which has the other kernels.
 #include "embedding/update.cuh"
 
 // Most rows have one entry, so one load of dy is in flight, beside those of the row and of its

@@ -82,7 +82,7 @@ struct RowSum : Base {
             finish(entry(stop).row, stop);
             k = begun = end_of_row(row, stop + chunk_lists(args).whole[stop / kChunk] * kChunk);
             reset();
-            // The next row to store; none until it is fetched, if rows without entries are left alone.
+            // The next row to store; none until one is fetched, if others are left alone.
             row = Base::ONLY_ENTRIES ? static_cast<u32>(args.rows) : row + 1;
             p += args.dweight_row;
         }
