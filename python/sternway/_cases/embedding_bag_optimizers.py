@@ -14,7 +14,7 @@ from .._arrays import Array
 from .._dtypes import ACCUMULATORS
 from .._embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
 from .._types import Optimizer
-from .case import Case, Output, Shape, Truth, Values, library, roundings, whole
+from .case import Case, Output, Shape, Truth, Values, copied, library, roundings, whole
 from .embedding_bag import LARGE, ON_CPU, SMALL, TALL, Draw, dweight, uniform, zipf
 from .embedding_bag import inputs as of_bags
 from .embedding_bag_forward import used_rows
@@ -84,23 +84,25 @@ def truth(v: Values, name: str) -> Truth:
 
     Rounding errors scale with the numbers, and with the derivative by the gradient times the size of the gradient's errors.
     """
-    lib, names = library(v.weight), ("weight", *STATES[v.optimizer])
-    gradient = dweight(v)
-    g, size = gradient.value / OPTIONS["grad_scale"], gradient.size / OPTIONS["grad_scale"]
-    states, small = [getattr(v, state) for state in names[1:]], 2.0**-10
+    lib, names, small = library(v.weight), ("weight", *STATES[v.optimizer]), 2.0**-10
+    gradient, place = dweight(v), names.index(name)
+    rows = lib.where(lib.bincount(whole(v.indices), minlength=v.weight.shape[0]) > 0)[0]
+    g, size = (x[rows] / OPTIONS["grad_scale"] for x in (gradient.value, gradient.size))
+    weight, *states = (getattr(v, table)[rows] for table in names)
     old, new, other = (
-        rows[names.index(name)]
-        for rows in (
-            (v.weight, *states),
-            updated(v.optimizer, v.weight, g, states),
-            updated(v.optimizer, v.weight, g + small * lib.sign(g) * size, states),
+        tables[place]
+        for tables in (
+            (weight, *states),
+            updated(v.optimizer, weight, g, states),
+            updated(v.optimizer, weight, g + small * lib.sign(g) * size, states),
         )
     )
-    used = lib.bincount(whole(v.indices), minlength=len(old)) > 0
-    used = used.reshape(-1, *[1] * (old.ndim - 1)) & (old == old)
-    allowed = gradient.roundings + roundings(v.weight.shape[1] if v.optimizer == "rowwise_adagrad" else 1)
-    scale = lib.maximum(lib.maximum(abs(old), abs(new)), abs(other - new) / small)
-    return Truth(lib.where(used, new, old), scale, allowed, ~used)
+    value, exact = copied(getattr(v, name)), getattr(v, name) == getattr(v, name)
+    scale = abs(value)
+    value[rows], exact[rows] = new, False
+    scale[rows] = lib.maximum(lib.maximum(abs(old), abs(new)), abs(other - new) / small)
+    allowed = gradient.roundings + roundings(weight.shape[1] if v.optimizer == "rowwise_adagrad" else 1)
+    return Truth(value, scale, allowed, exact)
 
 
 def options_truth(v: Values) -> Truth:
@@ -111,7 +113,10 @@ def options_truth(v: Values) -> Truth:
 
 
 def by_torch(v: Values) -> tuple[Any, ...]:
-    """The update of the rows of a sparse gradient, as torch.optim does it; the numbers are counted on the host."""
+    """The update of the rows of a sparse gradient, as by torch.optim, with a state that is at least float32.
+
+    The numbers of ``options`` are counted on the host.
+    """
     import torch
 
     terms = v.dy.repeat_interleave(v.indices.shape[0] // v.dy.shape[0], 0)
@@ -125,7 +130,7 @@ def by_torch(v: Values) -> tuple[Any, ...]:
     return v.weight, v.options_after, *tables[1:]
 
 
-RIVAL = "the coalesced sparse gradient, and the rule of the optimizer on its rows"
+RIVAL = "the coalesced sparse gradient, in the dtype of the table, and the rule of the optimizer on its rows"
 
 
 def moved(v: Values) -> dict[str, int]:
