@@ -114,8 +114,8 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
         "torch": [p.by_torch() for p in problems],
         **timing.copies(moved, count, device),
     }
-    if device == "cpu":
-        contestants["new"] = [lambda: problem.plan.run(**dict(problem.arrays()), **problem.outputs(poisoned=False))]
+    if device == "cpu" and not case.is_in_place:
+        contestants["new"] = [lambda: problem.plan.run(**problem.operands(poisoned=False))]
     found, others = timing.measure(contestants, device)
     replays = None
     if device != "cpu":

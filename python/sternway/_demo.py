@@ -46,7 +46,7 @@ def one(table: Table, problem: Problem) -> float:
 
     case, operands, torch = problem.case, problem.operands(), problem.by_torch()
     truths, ours, theirs = problem.truths(), problem.run(), torch()
-    errors = (max(error(results[name], truth) for name, truth in truths.items()) for results in (ours, theirs))
+    errors = [max(error(results[name], truth) for name, truth in truths.items()) for results in (ours, theirs)]
     time, _ = measure({"ours": [lambda: problem.plan.run(**operands)], "torch": [torch]}, problem.source.device, tries=1)
     seconds = [time["ours"].median, time["torch"].median]
     ratio = seconds[1] / seconds[0]

@@ -48,9 +48,10 @@ from support import FLOATS, name_of
 import sternway
 import sternway.torch as st
 from sternway.__main__ import shapes
-from sternway._cases import TorchSource
+from sternway._cases import CASES, NumPySource, Problem, TorchSource, Truth, error
 from sternway._cases.progress import Progress
 from sternway._cases.table import Table
+from sternway._dtypes import BEYOND_NUMPY
 
 
 def sternway_command(*arguments: str, code: int = 0, timeout: float = 90, errors: str | None = None) -> str:
@@ -132,6 +133,27 @@ def test_rows_of_exactness_of_the_cases(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(exactness, "SHAPE", (16, 96))
     for op, name, _, dtype, _, numbers in exactness.cases("cpu", Progress("", 0, quiet=True)):
         assert dtype != "float32" or max(numbers[:2]) < 1000, (op, name, numbers)
+
+
+def test_cases_of_numpy() -> None:
+    """Alone finds a case that the self-test cannot run without PyTorch."""
+    for case in CASES:
+        if not set(case.stored) & set(BEYOND_NUMPY):
+            problem = Problem(case, NumPySource(), (6, 96), "float32")
+            results = problem.run()
+            for name, truth in problem.truths().items():
+                assert error(results[name], truth) <= problem.allowed(name, truth), (case.op, case.name, name)
+
+
+def test_exact_elements_of_a_truth() -> None:
+    """Alone finds an error that forgives a change, below one rounding, of a row that no bag has."""
+    value = torch.tensor([[1.0, 1024.0], [1.0, 1024.0]], dtype=torch.float64)
+    truth = Truth(value, value, 0, torch.tensor([[False, False], [True, True]]))
+    changed = value.float()
+    changed[0, 0] += 2.0**-20
+    assert 0 < error(changed, truth) < 0.5
+    changed[1, 0] += 2.0**-20
+    assert error(changed, truth) == math.inf
 
 
 def test_rows_of_exactness_beside_the_cases() -> None:

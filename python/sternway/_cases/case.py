@@ -36,11 +36,15 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Truth:
-    """One output in the widest format, the magnitude its rounding errors scale with, and the accumulator roundings allowed."""
+    """One output in the widest format, the magnitude its rounding errors scale with, and the accumulator roundings allowed.
+
+    exact: where the output must be equal to the value; None: nowhere.
+    """
 
     value: Array
     size: Array
     roundings: float
+    exact: Array | None = None
 
 
 def roundings(n: int) -> float:
@@ -83,11 +87,13 @@ def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
 class Output:
     """A result: the name of the input whose shape and floating dtype it has, and its value by definition.
 
-    A gradient has those of the input that it is the gradient of.
+    A gradient has those of the input that it is the gradient of. in_place: a run reads the output too, which begins as a
+    copy of the input.
     """
 
     of: str
     truth: Callable[[Values], Truth]
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,12 +108,15 @@ class Case:
         describe: the descriptor of a problem.
         reads: the operands that a run reads; every array where empty.
         outputs: the operands that it writes.
-        torch: the forward in operations of torch, which autograd differentiates for the plan of a backward.
+        torch: the forward in operations of torch, which autograd differentiates for the plan of a backward. For outputs in
+            place it is the operation itself, which may write into their inputs.
         rival: that in words.
         drop_in: the forward of ``sternway.torch``, where there is one.
         cpu, cuda: the shapes that the benchmark measures there.
         demo: the shape that the demo runs; None: it leaves the case out.
         stored: the dtypes of inputs that are only stored, such as float8_e5m2.
+        moved: the elements of an operand, by its name, that an ideal run moves; operands that it moves as a whole are left
+            out. None: all are.
     """
 
     family: str
@@ -124,6 +133,7 @@ class Case:
     cuda: tuple[Shape, ...] = ()
     demo: Shape | None = None
     stored: tuple[str, ...] = ()
+    moved: Callable[[Values], dict[str, int]] | None = None
 
     @property
     def op(self) -> str:
@@ -134,6 +144,11 @@ class Case:
     def is_forward(self) -> bool:
         """Whether the plan computes the operation itself, and no gradient."""
         return not self.op.endswith("_backward")
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a run reads what it overwrites."""
+        return any(output.in_place for output in self.outputs.values())
 
 
 class Problem:
@@ -156,19 +171,22 @@ class Problem:
         return dtype if dtype in FORMATS else self.dtype
 
     def outputs(self, poisoned: bool = True) -> dict[str, Array]:
-        """New outputs, filled with NaN or uninitialized."""
-        new = self.source.poisoned if poisoned else self.source.empty
-        shapes = {name: tuple(getattr(self.values, output.of).shape) for name, output in self.case.outputs.items()}
-        return {name: new(shape, self.output_dtype(name)) for name, shape in shapes.items()}
+        """New outputs, filled with NaN or uninitialized; copies of the inputs of those in place."""
+        new, found = self.source.poisoned if poisoned else self.source.empty, {}
+        for name, output in self.case.outputs.items():
+            of = getattr(self.values, output.of)
+            found[name] = copied(of) if output.in_place else new(tuple(of.shape), self.output_dtype(name))
+        return found
 
     def bytes(self) -> int:
-        """The bytes that an ideal run moves: each operand once."""
-        operands = (*dict(self.arrays()).values(), *self.outputs(poisoned=False).values())
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in operands)
+        """The bytes that an ideal run moves: each operand once, and one in place twice."""
+        part = self.case.moved(self.values) if self.case.moved else {}
+        operands = (*self.arrays(), *self.outputs(poisoned=False).items())
+        return sum(part.get(name, math.prod(x.shape)) * x.dtype.itemsize for name, x in operands)
 
-    def operands(self) -> dict[str, Array]:
+    def operands(self, poisoned: bool = True) -> dict[str, Array]:
         """All operands of a run, with new outputs."""
-        return {**dict(self.arrays()), **self.outputs()}
+        return {**dict(self.arrays()), **self.outputs(poisoned)}
 
     def run(self) -> dict[str, Array]:
         """The results of the plan."""
@@ -177,14 +195,20 @@ class Problem:
         return {name: operands[name] for name in self.case.outputs}
 
     def by_torch(self) -> Callable[[], dict[str, Any]]:
-        """torch's way to all outputs, which can be called any number of times: the case's forward, or its backward."""
-        if not self.case.is_forward:
+        """torch's way to all outputs, which can be called any number of times: the case's forward, or its backward.
+
+        Outputs in place begin as copies of their inputs, and each call goes on from the call before.
+        """
+        if not self.case.is_forward and not self.case.is_in_place:
             return self.backward(self.case.torch)
         import torch
 
+        inputs = {output.of: getattr(self.values, output.of) for output in self.case.outputs.values() if output.in_place}
+        values = Values(**{**vars(self.values), **{name: copied(x) for name, x in inputs.items()}})
+
         @torch.no_grad()
         def forward() -> dict[str, Any]:
-            results = self.case.torch(self.values)
+            results = self.case.torch(values)
             return dict(zip(self.case.outputs, results if isinstance(results, tuple) else (results,), strict=False))
 
         return forward
@@ -236,6 +260,11 @@ def wide(x: Array) -> Array:
     return x.double() if hasattr(x, "double") else x.astype("longdouble")
 
 
+def copied(x: Array) -> Array:
+    """A copy of an array."""
+    return x.clone() if hasattr(x, "clone") else x.copy()
+
+
 def library(x: Array) -> Any:
     """The module that an array comes from: torch or numpy."""
     return sys.modules[type(x).__module__.partition(".")[0]]
@@ -258,9 +287,14 @@ def on(x: Array) -> dict[str, Any]:
 
 
 def error(out: Array, truth: Truth) -> float:
-    """The largest error, in units in the last place of the largest element of its row; infinite where out is not finite."""
+    """The largest error, in units in the last place of the largest element of its row.
+
+    It is infinite if an element is not finite, or is not equal to the value where the truth is exact.
+    """
     if not math.prod(out.shape):
         return 0.0
+    if truth.exact is not None and bool(((wide(out) != truth.value) & truth.exact).any()):
+        return math.inf
     lib, form = library(out), FORMATS[dtype_name(out.dtype)]
     row = (-1, out.shape[-1] if out.ndim else 1)
     largest = lib.amax(lib.maximum(truth.size, abs(truth.value)).reshape(row), -1)

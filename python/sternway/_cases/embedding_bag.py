@@ -37,7 +37,7 @@ def one_row(source: Source, rows: int, n: int) -> Array:
 
 def inputs(source: Source, shape: Shape, dtype: str, *, mode: str = "sum", draw: Draw = uniform, empty: bool = False) -> Values:
     """Bags of equal length, or without any position."""
-    rows, dim, bags, width = shape if len(shape) == 4 else (100, shape[1], shape[0], 5)
+    rows, dim, bags, width = shape if len(shape) == 4 else (min(100, 8 * shape[0]), shape[1], shape[0], 5)
     if empty:
         width = 0
     dy, weight = (source.cast(source.normal(s), dtype) for s in ((bags, dim), (rows, dim)))

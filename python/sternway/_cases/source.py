@@ -91,7 +91,7 @@ class NumPySource:
 
     def cast(self, x: Array, dtype: str) -> Array:
         """Convert to a dtype."""
-        return x.astype(dtype)
+        return self.numpy.asarray(x).astype(dtype)  # NumPy makes a scalar of an array without dimensions
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         """Make an array of whatever the memory holds."""
