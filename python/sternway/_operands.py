@@ -81,6 +81,9 @@ def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | Non
 _WITHOUT_DROP_IN = ("unique_rows",)
 """Operations on integers, which have no derivative."""
 
+_MODULES = {"embedding_bags": "EmbeddingBags"}
+"""Operations whose drop-in is a module."""
+
 
 def refuse_recorded(op: str, name: str, x: Any, out: bool = False) -> None:
     """Refuse a tensor of torch whose derivative would be lost in silence, as torch does for ``numpy()`` and its own ``out=``.
@@ -100,7 +103,7 @@ def refuse_recorded(op: str, name: str, x: Any, out: bool = False) -> None:
         return
     torch = sys.modules["torch"]
     operation = op.partition("(")[2].removesuffix(")") or op.removesuffix("_backward")
-    drop_in = "" if op in _WITHOUT_DROP_IN else f"use sternway.torch.{operation}"
+    drop_in = "" if op in _WITHOUT_DROP_IN else f"use sternway.torch.{_MODULES.get(operation, operation)}"
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         raise errors.make("unsupported", op, name, "a tensor with values", "one that torch.func transforms", drop_in)
     if x.requires_grad and (out or torch.is_grad_enabled()):

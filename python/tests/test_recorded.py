@@ -21,6 +21,8 @@ from torch.autograd import forward_ad
 
 import sternway as sw
 import sternway.torch as st
+from sternway._cases import Case, TorchSource, embedding_bags
+from sternway._cases import Problem as CaseProblem
 from sternway._lerp import split_weight
 
 RECORDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -107,7 +109,10 @@ def test_recorded_inputs_are_refused(family: Family, kind: str, device: str) -> 
 
 
 def test_the_families_call_every_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that no family calls would not be tested here. unique_rows takes integers alone."""
+    """A function that no family calls would not be tested here. unique_rows takes integers alone.
+
+    The plans of many tables have no function, and a test below.
+    """
     every = [name for name in sw.__all__ if inspect.isfunction(getattr(sw, name))]
     functions = {name for name in every if "out" in inspect.signature(getattr(sw, name)).parameters}
     called = set()
@@ -121,7 +126,21 @@ def test_the_families_call_every_function(monkeypatch: pytest.MonkeyPatch) -> No
         problem_of(family, "cpu").call()
     assert called == functions
     plans = {getattr(sw, name) for name in sw.__all__ if name.endswith("Plan")}
-    assert plans == {family.plan for family in FAMILIES} | {sw.UniqueRowsPlan}
+    without_function = {sw.UniqueRowsPlan, sw.EmbeddingBagsPlan, sw.EmbeddingBagsBackwardPlan}
+    assert plans == {family.plan for family in FAMILIES} | without_function
+
+
+@pytest.mark.parametrize("case", embedding_bags.CASES, ids=lambda case: case.op)
+def test_plans_of_many_tables(case: Case, device: str) -> None:
+    """Alone finds an operand of many tables whose gradient is lost, or an error that names a drop-in that does not exist."""
+    problem = CaseProblem(case, TorchSource(device), (3, 16), "float32")
+    for name in [name for name, x in problem.operands().items() if x.is_floating_point()]:
+        operands = problem.operands()
+        operands[name] = operands[name].clone().requires_grad_()
+        with pytest.raises(sw.InvalidProblemError, match=f"pass {name}.detach") as caught:
+            problem.plan.run(**operands)
+        way_out = f"use sternway.torch.{st.EmbeddingBags.__name__} for gradients"
+        assert name in case.outputs or way_out in caught.value.hint
 
 
 class _Twice(torch.autograd.Function):
