@@ -18,13 +18,13 @@ BOTTOM, TOP = (512, 256), (1024, 1024, 512, 256, 1)  # widths of the layers, tho
 RATE = 1e-3
 
 
-def mlp(widths: Sequence[int]) -> Any:
-    """Linear layers with ReLU between them."""
+def mlp(widths: Sequence[int], activation: str = "ReLU") -> Any:
+    """Linear layers with an activation of torch.nn between them."""
     from torch import nn
 
     layers: list[Any] = []
     for before, after in itertools.pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
+        layers += [nn.Linear(before, after), getattr(nn, activation)()]
     return nn.Sequential(*layers[:-1])
 
 

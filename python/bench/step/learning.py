@@ -18,6 +18,7 @@ from .dlrm import mlp
 
 FROZEN, TOGETHER = "frozen", "EmbeddingBags"
 LAYERS = (512, 256, 1)  # widths of the layers above the tables
+ACTIVATION = "SiLU"  # smooth: a unit of ReLU that a rounding turns on or off would change the gradients of its sample
 RATE = 1e-3  # of the layers
 
 
@@ -80,7 +81,7 @@ class Model:
 
         self.tables = tables_of(contestant, rule, size, device)
         count, _, width, batch, _ = size.shape
-        self.top = mlp((count * width, *LAYERS)).to(device)
+        self.top = mlp((count * width, *LAYERS), ACTIVATION).to(device)
         self.indices, self.offsets, self.clicked = inputs
         self.optimizers = [torch.optim.SGD(self.top.parameters(), lr=RATE / batch)]
         if contestant == TORCH:
