@@ -667,3 +667,11 @@ def test_several_processes() -> None:
         for weight, want in zip(model.bags.weights, plain.bags.weights, strict=True):
             weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
             torch.testing.assert_close(weight.detach(), want.detach())
+
+
+def test_a_parameter_in_two_places(device: str) -> None:
+    """Alone finds tables that are one parameter, of which one place would read and write memory of its own."""
+    bags = st.EmbeddingBags([(2, 1), (2, 1)], device=device)
+    bags.weights[1] = bags.weights[0]
+    with pytest.raises(sw.UnsupportedError, match="one parameter in two places"):
+        bags(torch.tensor([0, 1], device=device), torch.tensor([0, 1, 2], device=device))

@@ -317,7 +317,7 @@ def test_gradient_of_weights_of_samples(device: str) -> None:
     require_same(ours, before)
     second.backward()
     after = snapshot(ours)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match="gradient of per_sample_weights must be of the table of the forward"):
         first.backward()
     require_same(ours, after)
 
@@ -733,3 +733,22 @@ def test_long_rows_beside_others(optimizer: str, counts: tuple[int, ...]) -> Non
         ours(indices.to(device)).backward(dy.to(device))
         tables.append(ours.weight.detach().cpu())
     torch.testing.assert_close(*tables, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_gradients_of_sample_weights_read_the_table_of_the_forward(many: bool, device: str) -> None:
+    """Alone finds a gradient of sample weights of rows that have changed, and one whose own gradient is lost or is split."""
+    tables = st.EmbeddingBags([(ROWS, 4)], optimizer="sgd", device=device) if many else None
+    one = module(torch.ones(ROWS, 4, device=device), "sgd") if tables is None else tables
+    indices = torch.tensor([1, 2, 2, 3], device=device)
+    offsets = torch.tensor([0, 2, 4] if many else [0, 2], device=device)
+    weights = torch.rand(4, device=device, requires_grad=True)
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        first, second = (one(indices, offsets, per_sample_weights=weights).square().sum() for _ in range(2))
+        first.backward()
+        before = [x.detach().clone() for x in one.parameters()]
+        with pytest.raises(sw.UnsupportedError, match="gradient of per_sample_weights"):
+            second.backward()
+    with pytest.raises(sw.UnsupportedError, match="create_graph=True"):
+        torch.autograd.grad(one(indices, offsets, per_sample_weights=weights).square().sum(), weights, create_graph=True)
+    assert all(map(torch.equal, before, one.parameters()))

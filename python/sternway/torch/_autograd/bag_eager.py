@@ -14,7 +14,7 @@ from .bag import gradients, reduced, sample_gradient, save
 from .bag_problem import Options, check_offsets, options, select
 from .calls import resolve
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
-from .learning import Learner, reaches_table, update
+from .learning import Learner, reaches_table, require_versions, update, versions
 from .operators import Gradients
 
 
@@ -122,8 +122,8 @@ _apply = apply_in_c(_EagerBag)
 class _LearningBag(torch.autograd.Function):
     """The autograd function of a table that learns.
 
-    Where the weights of samples have a gradient, the table is saved: torch refuses a backward that would read a row after
-    another one has updated it.
+    Where the weights of samples have a gradient, a backward that would read a row after another one has updated it is
+    refused.
     """
 
     @staticmethod
@@ -132,6 +132,7 @@ class _LearningBag(torch.autograd.Function):
     ) -> Tensor:
         y, max_indices = reduced(weight, weights, indices, offsets, steps.options)
         ctx.plan, ctx.learner, ctx.table = steps.plan, learner, weight
+        ctx.versions = versions([weight]) if ctx.needs_input_grad[1] else None
         save(ctx, weight, weights, indices, offsets, steps.options, max_indices)
         return y
 
@@ -139,7 +140,9 @@ class _LearningBag(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None) -> Gradients:
         if dy is None:
             return (None,) * 6
-        if not reaches_table(ctx, ctx.learner):
+        is_update = reaches_table(ctx, ctx.learner)
+        require_versions(ctx.learner, [ctx.table], ctx.versions)
+        if not is_update:
             return None, _sample_gradient_of(ctx, dy), None, None, None, None
         _, weights, indices, offsets, max_indices = ctx.saved_tensors
         if ctx.options.last and dy.is_cuda:

@@ -17,7 +17,7 @@ from ..._types import FloatDType, IndexDType
 from ...errors import make
 from .calls import resolve
 from .eager import apply_in_c, run_forward
-from .learning import Learner, reaches_table, run_update
+from .learning import Learner, reaches_table, require_versions, run_update, versions
 from .operators import Gradients
 from .packed_tables import OP, Packed, TableLayout, TableList
 
@@ -203,6 +203,7 @@ class _LearningBags(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, weights: Tensor | None, c: Call, x: Operands) -> Tensor:
         _save(ctx, c, x, ctx.needs_input_grad[1])
+        ctx.versions = versions(c.packed.tables) if ctx.needs_input_grad[1] else None
         return _reduced(c, c.packed.whole, x)
 
     @staticmethod
@@ -219,6 +220,7 @@ class _LearningBags(torch.autograd.Function):
         if not all(map(operator.is_, packed.tables, c.packed.tables)):
             got = "other tensors since the forward"
             raise make("unsupported", learner.op, "weights", "the module's own parameters where they have an optimizer", got)
+        require_versions(learner, packed.tables, ctx.versions)
         operands = x.of_backward(c, dy)
         if ctx.needs_input_grad[1] and x.weights is not None:
             dweights = torch.empty_like(x.weights, memory_format=torch.contiguous_format)

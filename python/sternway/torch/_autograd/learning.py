@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -122,12 +122,31 @@ def reaches_table(ctx: Any, learner: Learner) -> bool:
     except RuntimeError:  # the leaf is captured
         got = "torch.autograd.grad of weight"
         raise make("unsupported", learner.op, "weight", "left to its optimizer", got, hint) from None
-    if not reached or not requires_update(learner):
-        return False
     if torch.is_grad_enabled():
         wanted, got = "one that is not differentiated where the table has an optimizer", "create_graph=True"
         raise make("unsupported", learner.op, "the backward", wanted, got, hint)
-    return True
+    return reached and requires_update(learner)
+
+
+def versions(tables: Iterable[Tensor]) -> list[int]:
+    """The version counters of tables."""
+    return [table._version for table in tables]
+
+
+def require_versions(learner: Learner, tables: Iterable[Tensor], before: list[int] | None) -> None:
+    """Refuse a gradient of the weights of samples that would read a row after it has changed.
+
+    torch refuses it where it has saved the table, but not under hooks of saved tensors.
+
+    Args:
+        before: the version counters at the forward; None: there is no such gradient.
+
+    Raises:
+        UnsupportedError: a counter differs.
+    """
+    if before is not None and versions(tables) != before:
+        got, hint = "one that reads a table that has changed since the forward", "call backward() before the next update"
+        raise make("unsupported", learner.op, "the gradient of per_sample_weights", "of the table of the forward", got, hint)
 
 
 def update(plan: Plan[Any], learner: Learner, table: Tensor, operands: dict[str, Tensor | None]) -> None:

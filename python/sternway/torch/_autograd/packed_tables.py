@@ -224,8 +224,11 @@ class TableList(torch.nn.ParameterList):
         return list(map(Tensor.data_ptr, self._known)) if type(self._known[0]) is Parameter else []
 
     def _check(self, tables: Sequence[Tensor]) -> None:
-        """Refuse tables that no vector holds."""
+        """Refuse tables that no vector holds, or that are one."""
         assert self.layout is not None
+        if len(set(map(id, tables))) < len(tables):
+            got, hint = "one parameter in two places", "use one table, and its indices twice"
+            raise make("unsupported", OP, "weights", "different parameters", got, hint)
         if len(tables) != len(self.layout.shapes):
             wanted, got = f"of {len(self.layout.shapes)} tables", f"{len(tables)} parameters"
             raise make("invalid_problem", OP, "weights", wanted, got, "parametrizations take parameters away")
