@@ -752,3 +752,53 @@ def test_gradients_of_sample_weights_read_the_table_of_the_forward(many: bool, d
     with pytest.raises(sw.UnsupportedError, match="create_graph=True"):
         torch.autograd.grad(one(indices, offsets, per_sample_weights=weights).square().sum(), weights, create_graph=True)
     assert all(map(torch.equal, before, one.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("betas", (0.9, 1.5)), ("betas", (0.9, 0.99, 0.9)), ("eps", -1.0), ("weight_decay", "x"), ("lr", -1.0)]
+)
+def test_numbers_are_checked_where_a_backward_reads_them(name: str, value: Any, device: str) -> None:
+    """Alone finds a number that was set after the module was made, and that is used unchecked."""
+    ours = module(table(device), "adam")
+    before = snapshot(ours)
+    ours.optimizer.param_groups[0][name] = value
+    with pytest.raises(sw.InvalidProblemError, match=name):
+        ours(BAGS.to(device)).sum().backward()
+    require_same(ours, before)
+
+
+def test_numbers_that_change_in_place_are_read(device: str) -> None:
+    """Alone finds betas in a list, as a loaded state dict has them, or an lr in an array, whose change is not seen."""
+    np = pytest.importorskip("numpy")
+    changed, fresh = (module(table(device), "adam") for _ in range(2))
+    group = changed.optimizer.param_groups[0]
+    group["betas"], group["lr"] = [0.9, 0.999], np.array(0.1)
+    fresh.optimizer.param_groups[0].update(betas=(0.9, 0.999), lr=0.1)
+    for k in range(2):
+        for each in (changed, fresh):
+            each(BAGS.to(device)).square().sum().backward()
+        if k == 0:
+            group["betas"][0] = 0.5
+            group["lr"] *= 0.5
+            fresh.optimizer.param_groups[0].update(betas=(0.5, 0.999), lr=0.05)
+    require_same(changed, snapshot(fresh))
+
+
+@pytest.mark.parametrize("state", [{"step": -1}, {"step": "x"}, {"exp_avg": None}, {"exp_avg_sq": [1.0]}])
+def test_a_refused_state_dict_changes_nothing(state: dict[str, Any], device: str) -> None:
+    """Alone finds a state that is taken in part before the rest of it is refused."""
+    ours = module(table(device), "adam")
+    ours(BAGS.to(device)).sum().backward()
+    before, saved = snapshot(ours), ours.optimizer.state_dict()
+    saved["param_groups"][0]["lr"] = 9.0
+    saved["state"][0] = {**saved["state"][0], **state}
+    with pytest.raises(sw.Error, match=next(iter(state))):
+        ours.optimizer.load_state_dict(saved)
+    assert ours.optimizer.param_groups[0]["lr"] != 9.0
+    require_same(ours, before)
+
+
+def test_a_table_with_gaps_is_refused_by_name(device: str) -> None:
+    """Alone finds a table that no plan updates, and whose module refuses only the backward."""
+    with pytest.raises(sw.UnsupportedError, match="EmbeddingBag: weight must be contiguous"):
+        st.EmbeddingBag.from_pretrained(torch.ones(2, 5, device=device).T, freeze=False, optimizer="adam")

@@ -120,6 +120,9 @@ class TableOptimizer(torch.optim.Optimizer):
         weight = weights[0]
         if weight.dtype not in FLOATS:
             raise make("unsupported", op, "dtype", any_of([dtype_name(x) for x in FLOATS]), dtype_name(weight.dtype))
+        if not all(table.is_contiguous() for table in weights):
+            got, hint = f"strides {list(weight.stride())}", "make it contiguous()"
+            raise make("unsupported", op, "weight", "contiguous with an optimizer", got, hint)
         checked = _check_options(op, optimizer, options, weight.dtype)
         _real(op, "lr", lr, 0)
         self.op, self.name, self._layout = op, str(optimizer), layout
@@ -311,14 +314,18 @@ class TableOptimizer(torch.optim.Optimizer):
         """Refuse a state that is not of this optimizer and of a table's shape."""
         names = _STATES[self.name]
         known = {*names, "step", "draw"}
+        for name in ("step", "draw"):
+            if name in state:
+                _real(op, name, state[name], 0)
         for name, value in state.items():
             if name not in known and value is not None:
                 raise make("unsupported", op, "state_dict", f"of {self.name}", f"one with the state {shown(name)}")
         for name in names if state else ():
-            want = self.state[weight][name].shape
-            got = getattr(state.get(name), "shape", None)
-            if got != want:
-                found = "no tensor" if got is None else str(list(got))
+            want, value = self.state[weight][name].shape, state.get(name)
+            found = "no tensor with values"
+            if isinstance(value, Tensor) and not value.is_meta and value.layout is torch.strided:
+                found = str(list(value.shape))
+            if found != str(list(want)):
                 raise make("invalid_problem", op, name, f"of shape {list(want)}", found)
 
     # --- What a training loop calls ---
@@ -349,9 +356,12 @@ class TableOptimizer(torch.optim.Optimizer):
         """
         group = self.param_groups[0]
         lr, scale = group["lr"], group["grad_scale"]
-        if self._captured or isinstance(lr, Tensor) or isinstance(scale, Tensor):  # whose number may have changed
+        if self._captured or not all(isinstance(x, (int, float)) for x in (lr, scale)):  # whose number may have changed
             self._seen = None
-        seen = [lr, scale, group["weight_decay"], group.get("eps"), group.get("betas"), group.get("seed")]
+        betas = group.get("betas")
+        if isinstance(betas, list):
+            betas = tuple(betas)
+        seen = [lr, scale, group["weight_decay"], group.get("eps"), betas, group.get("seed")]
         if self._seen is None or seen != self._seen:
             self._write(group)
             self._seen = seen
@@ -362,7 +372,10 @@ class TableOptimizer(torch.optim.Optimizer):
     def _write(self, group: dict[str, Any]) -> None:
         """Write the numbers that have changed to the device. Each is an argument of a kernel, so that nothing waits."""
         op, options = f"{self.op}.optimizer", self._options
-        betas = group.get("betas") or (0.0, 0.0)
+        for name in ("eps", "weight_decay", "betas", "seed"):
+            if name in group:
+                _check_option(op, name, group[name])
+        betas = group.get("betas", (0.0, 0.0))
         values = [group["lr"], group.get("eps", 0.0), group["weight_decay"], *betas, group["grad_scale"]]
         places = [*range(len(values)), _SEED]
         names = ["lr", "eps", "weight_decay", "betas", "betas", "grad_scale", "seed"]
