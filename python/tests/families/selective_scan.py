@@ -49,8 +49,6 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
         values, sizes = (definition(wide, descriptor.delta_softplus, is_size) for is_size in (False, True))
     like, known = inputs["u"], {}
     roundings = 20 + 2 * math.log2(max(descriptor.length, 1))
-    if like.dtype == torch.float64:  # whose exponentials have an error of an ulp and more: 31 of dz in 65537 rows of 3
-        roundings *= 2
     for name, value in values.items():
         value, size = (torch.from_numpy(np.array(v, np.float64)).to(like.device) for v in (value, sizes[name]))
         of = inputs.get(name[1:])
