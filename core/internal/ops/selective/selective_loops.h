@@ -219,10 +219,7 @@ TARGET static void FOR(finish)(const selective_call *c) {
     du[AT_LANE(t)] += d[l] * dout[AT_LANE(t)];
     y[AT_LANE(t)] += d[l] * u[AT_LANE(t)];
   }
-  if (c->dz.data) for (long i = 0; i < n; i++) {
-    double s = sigmoid_of(z[i]);
-    z[i] = (WIDE)((double)dy[i] * y[i] * (s * (1 + z[i] * (1 - s))));
-  }
+  if (c->dz.data) for (long i = 0; i < n; i++) z[i] = (WIDE)((double)dy[i] * y[i] * silu_slope_of(z[i]));
   for (long first = 0; first < c->positions; first += 16) {
     long end = first + 16 < c->positions ? first + 16 : c->positions;
     double dd[LANES] = {0}, dbias[LANES] = {0};
