@@ -160,6 +160,9 @@ def embedding_bag(
             that decrease, or input behind the last offset, which the modes of torch's forward treat differently.
         TypeError: an operand that is no tensor.
 
+    On CUDA an index outside the table contributes nothing where sternway's forward gathers the rows, which it does in large
+    calls; torch's forward stops the device with an assertion.
+
     Example:
         >>> import torch, sternway.torch as st
         >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)

@@ -147,23 +147,17 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 	if d.IncludeLastOffset {
 		offsets[0]++
 	}
-	argmaxDTypes := []tensor.DType{d.IndexDType, tensor.Int64}
-	if d.IndexDType == tensor.Int64 {
-		argmaxDTypes = argmaxDTypes[1:]
-	}
 	said := "as the descriptor says"
 	element, index := []tensor.DType{d.DType}, []tensor.DType{d.IndexDType}
-	sample, sampleLike := element, "like dy"
-	if d.DType != tensor.Float32 { // 16-bit tables are often used with float32 weights
-		sample, sampleLike = []tensor.DType{d.DType, tensor.Float32}, ""
-	}
+	sample, argmax := sampleOperands(d.DType, d.IndexDType, "like dy", flat, dy)
 	rectangle := []int64{d.NumBags, ops.AnyExtent}
 	if d.NumBags > 0 {
 		rectangle[1] = d.TotalIndices / d.NumBags
 	}
-	dsample := [][]int64{flat}
+	dsample := sample
+	dsample.Name, dsample.Out = "d_per_sample_weights", true
 	if d.NumBags == 0 && d.TotalIndices == 0 || d.NumBags > 0 && d.TotalIndices%d.NumBags == 0 {
-		dsample = append(dsample, rectangle)
+		dsample.Shapes = [][]int64{flat, rectangle}
 	}
 	table := []ops.Operand{
 		{Name: "weight", Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
@@ -178,11 +172,8 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 			{Name: "dy", DTypes: element, Like: said, Shapes: [][]int64{dy}},
 			{Name: "indices", DTypes: index, Like: said, Shapes: [][]int64{flat}},
 			{Name: "offsets", DTypes: []tensor.DType{offsetDType}, Like: said, Shapes: [][]int64{offsets}},
-			{Name: "per_sample_weights", Optional: true, DTypes: sample, Like: sampleLike, Shapes: [][]int64{flat}},
-			{Name: "max_indices", Optional: true, DTypes: argmaxDTypes, Shapes: [][]int64{dy}},
-		}, table, []ops.Operand{
-			{Name: "d_per_sample_weights", Out: true, Optional: true, DTypes: sample, Like: sampleLike, Shapes: dsample},
-		}, d.stateOperands(weight, d.DType)),
+			sample, argmax,
+		}, table, []ops.Operand{dsample}, d.stateOperands(weight, d.DType)),
 		CheckPresence: func(args []tensor.Tensor) *errs.Error { return d.checkPresence(op, args) },
 		CheckValues:   d.checkValues,
 		Compile:       d.compile,
@@ -191,10 +182,7 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 
 func (d EmbeddingBagBackward) checkOptions() error {
 	op := embeddingBag.Name
-	if !slices.Contains(BagModes, d.Mode) {
-		return errs.New(errs.Unsupported, op, "mode", errs.OrList(BagModes), fmt.Sprintf("%q", errs.Clip(d.Mode)), "")
-	}
-	if err := d.checkLearning(op, d.DType); err != nil {
+	if err := ops.FirstError(checkBagMode(op, d.Mode), d.checkLearning(op, d.DType)); err != nil {
 		return err
 	}
 	if d.Mode == "max" && d.ScaleGradByFreq {
@@ -212,7 +200,11 @@ func (d EmbeddingBagBackward) Padding() int64 { return ops.PaddingRow(d.PaddingI
 func (d EmbeddingBagBackward) traffic() int64 {
 	rows := d.NumEmbeddings
 	if d.learns() {
-		rows = min(rows, d.TotalIndices) * int64(2+2*len(stateNames[d.Optimizer]))
+		arrays := 1 + len(stateNames[d.Optimizer])
+		if d.isRowwise() { // a number for each row is next to nothing
+			arrays = 1
+		}
+		rows = min(rows, d.TotalIndices) * int64(2*arrays)
 	}
 	high, elements := bits.Mul64(uint64(rows+d.NumBags), uint64(d.EmbeddingDim))
 	if high != 0 || elements > math.MaxInt64/16 {

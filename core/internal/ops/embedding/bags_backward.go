@@ -50,9 +50,7 @@ func (d EmbeddingBagsBackward) Problem() (*ops.Problem, error) {
 	}
 	said, element, weight := "as the descriptor says", []tensor.DType{d.DType}, []int64{d.NumElements}
 	dy, flat := []int64{d.NumBags, d.NumColumns}, []int64{d.TotalIndices}
-	reduced := reducedOperands(d.DType, d.IndexDType, flat, dy) // per_sample_weights, y, max_indices
-	sample, argmax := reduced[0], reduced[2]
-	argmax.Out = false
+	sample, argmax := sampleOperands(d.DType, d.IndexDType, "like dy", flat, dy)
 	dsample := sample
 	dsample.Name, dsample.Out = "d_per_sample_weights", true
 	states := weight

@@ -135,19 +135,27 @@ func checkBagMode(op, mode string) error {
 
 // reducedOperands are the operands of both families from per_sample_weights on.
 func reducedOperands(element, index tensor.DType, flat, y []int64) []ops.Operand {
-	sample, argmax := []tensor.DType{element}, []tensor.DType{tensor.Int64}
-	sampleLike := "like weight"
+	sample, argmax := sampleOperands(element, index, "like weight", flat, y)
+	argmax.Out = true
+	return []ops.Operand{
+		sample,
+		{Name: "y", Out: true, DTypes: []tensor.DType{element}, Like: "like weight", Shapes: [][]int64{y}},
+		argmax,
+	}
+}
+
+// sampleOperands are per_sample_weights and max_indices, as inputs. like: why the weights have the
+// dtype of the table.
+func sampleOperands(element, index tensor.DType, like string, flat, y []int64) (sample, argmax ops.Operand) {
+	samples, argmaxes := []tensor.DType{element}, []tensor.DType{tensor.Int64}
 	if element != tensor.Float32 { // 16-bit tables are often used with float32 weights
-		sample, sampleLike = append(sample, tensor.Float32), ""
+		samples, like = append(samples, tensor.Float32), ""
 	}
 	if index == tensor.Int32 {
-		argmax = []tensor.DType{tensor.Int32, tensor.Int64}
+		argmaxes = []tensor.DType{tensor.Int32, tensor.Int64}
 	}
-	return []ops.Operand{
-		{Name: "per_sample_weights", Optional: true, DTypes: sample, Like: sampleLike, Shapes: [][]int64{flat}},
-		{Name: "y", Out: true, DTypes: []tensor.DType{element}, Like: "like weight", Shapes: [][]int64{y}},
-		{Name: "max_indices", Out: true, Optional: true, DTypes: argmax, Shapes: [][]int64{y}},
-	}
+	return ops.Operand{Name: "per_sample_weights", Optional: true, DTypes: samples, Like: like, Shapes: [][]int64{flat}},
+		ops.Operand{Name: "max_indices", Optional: true, DTypes: argmaxes, Shapes: [][]int64{y}}
 }
 
 // gatherTraffic is the ideal memory traffic in bytes: a row read for each index, y written, and the

@@ -106,8 +106,8 @@ INLINE double sigmoid_of(double x) {
   return (x >= 0 ? 1 : e) / (1 + e);
 }
 
-/* The derivative of x / (1 + exp(-x)), which is s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)). Around
-   its root, -1.278, that form cancels after it has been rounded; here 1 + x is exact. */
+/* The derivative of x / (1 + exp(-x)), which is s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)).
+   Around its root, -1.278, that form cancels after it has been rounded; here 1 + x is exact. */
 INLINE double silu_slope_of(double x) {
   double e = exponential(-fabs(x), 0), whole = 1 + e;
   return (x >= 0 ? whole + x * e : e * ((1 + x) + e)) / (whole * whole);
