@@ -609,16 +609,6 @@ def test_cuda_graph() -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.fixture
-def group() -> Iterator[None]:
-    """A process group of this process alone."""
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        pytest.skip("torch has no gloo")
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 class Model(nn.Module):
     def __init__(self, **options: Any) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ LAYERS = {
     "core": Layer("sternway sternway.*", "leaves library", "it works with any array library, and without one"),
     "autograd": Layer("sternway.torch._autograd*", "leaves core PyTorch", "drop-ins and distributed share it"),
     "tables": Layer(
-        "sternway.torch._learning sternway.torch._table_optimizer",
+        "sternway.torch._learning sternway.torch._table_optimizer sternway.torch._table_options",
         "leaves core autograd PyTorch",
         "modules with a table that learns: drop-ins and distributed share it",
     ),

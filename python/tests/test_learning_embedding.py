@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -659,16 +659,6 @@ def test_cuda_graph(name: str) -> None:
     torch.testing.assert_close(ours.weight, eager.weight)
     if name != "sgd":
         assert ours.optimizer.state_dict()["state"][0]["step"] == len(rates)
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    """A process group of this process alone."""
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        pytest.skip("torch has no gloo")
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 class Model(nn.Module):

@@ -5,26 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from .._arrays import dtype_name
-from .._types import Optimizer as OptimizerName
 from ..errors import any_of, make, shown
-from ._autograd.calls import FLOATS, is_bool
+from ._autograd.calls import FLOATS
 from ._autograd.packed_tables import TableLayout
+from ._table_options import check_option, check_options, real, require_narrow
 
-_NAMES: tuple[str, ...] = get_args(OptimizerName)
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "sgd": {"weight_decay": 0.0},
-    "adagrad": {"eps": 1e-10, "weight_decay": 0.0, "initial_accumulator_value": 0.0},
-    "rowwise_adagrad": {"eps": 1e-10, "weight_decay": 0.0, "initial_accumulator_value": 0.0},
-    "adam": {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
-}
-"""The options of each optimizer, with their defaults."""
 _STATES = {"sgd": (), "adagrad": ("sum",), "rowwise_adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
 _OF_TORCH: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0, "dampening": 0}, "adagrad": {"lr_decay": 0}}
 """Options that torch's optimizer of the same rule reads from a state dict, with the one value that a table has for them."""
@@ -38,70 +30,6 @@ _STEP, _SEED, _DRAW = 6, 8, 9  # places in the operand options
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
-
-
-def _real(op: str, name: str, value: Any, least: float, below: float = math.inf) -> float:
-    """A number in [least, below)."""
-    single = isinstance(value, Tensor) and value.numel() == 1
-    if not is_bool(value) and (single or not isinstance(value, (str, bytes, Tensor))):
-        try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            number = math.nan
-        if least <= number < below:
-            return number
-    wanted = f"a number of at least {least:g}" + (f" and below {below:g}" if below < math.inf else ", and finite")
-    raise make("invalid_problem", op, name, wanted, shown(value))
-
-
-def _check_option(op: str, name: str, value: Any) -> Any:
-    """An option with its type and range checked."""
-    if name == "betas":
-        if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise make("invalid_problem", op, "betas", "two numbers", shown(value))
-        return tuple(_real(op, f"betas[{i}]", beta, 0, 1) for i, beta in enumerate(value))
-    if name == "stochastic_rounding":
-        if not is_bool(value):
-            raise make("invalid_problem", op, name, "True or False", shown(value))
-        return bool(value)
-    if name == "seed":
-        if isinstance(value, int) and not is_bool(value) and 0 <= value < 2**32:
-            return value
-        raise make("invalid_problem", op, name, "an integer of at least 0 and below 2^32", shown(value))
-    return _real(op, name, value, 0)
-
-
-def _require_narrow(op: str, is_rounding: bool, dtype: torch.dtype) -> None:
-    """Raise UnsupportedError for stochastic rounding of a table that is not of 16 bits."""
-    if is_rounding and dtype.itemsize != 2:
-        hint = "only 16-bit tables are rounded"
-        raise make("unsupported", op, "stochastic_rounding", f"False for a table of {dtype_name(dtype)}", "True", hint)
-
-
-def _check_options(op: str, optimizer: Any, given: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """The options of an optimizer, defaults included.
-
-    Raises:
-        InvalidProblemError: an option of a wrong type, or out of its range.
-        UnsupportedError: an optimizer or an option that there is not.
-    """
-    if not isinstance(optimizer, str) or optimizer not in _OPTIONS:
-        raise make("unsupported", op, "optimizer", f"{any_of(_NAMES)}, or None", shown(optimizer))
-    if given is not None and not isinstance(given, Mapping):
-        raise make("invalid_problem", op, "optimizer_options", "a dict of options by name", shown(given))
-    options = {**_OPTIONS[optimizer], "stochastic_rounding": False}
-    given = dict(given or {})
-    is_rounding = given.get("stochastic_rounding") is not False and "stochastic_rounding" in given
-    if is_rounding:
-        options["seed"] = 0
-    for name, value in given.items():
-        if name == "seed" and not is_rounding:
-            raise make("unsupported", op, "seed", "left out without stochastic_rounding", shown(value))
-        if name not in options:
-            raise make("unsupported", op, "optimizer_options", f"of {optimizer}: {any_of(list(options))}", shown(name))
-        options[name] = _check_option(op, name, value)
-    _require_narrow(op, options["stochastic_rounding"], dtype)
-    return options
 
 
 class TableOptimizer(torch.optim.Optimizer):
@@ -123,8 +51,8 @@ class TableOptimizer(torch.optim.Optimizer):
         if not all(table.is_contiguous() for table in weights):
             got, hint = f"strides {list(weight.stride())}", "make it contiguous()"
             raise make("unsupported", op, "weight", "contiguous with an optimizer", got, hint)
-        checked = _check_options(op, optimizer, options, weight.dtype)
-        _real(op, "lr", lr, 0)
+        checked = check_options(op, optimizer, options, weight.dtype)
+        real(op, "lr", lr, 0)
         self.op, self.name, self._layout = op, str(optimizer), layout
         self._written: list[float] = [math.nan] * _COUNT
         self._seen: list[Any] | None = None
@@ -295,11 +223,11 @@ class TableOptimizer(torch.optim.Optimizer):
                 is_unset = not value and key != "eps"
                 if key not in options and not is_unset:
                     raise make("unsupported", op, "state_dict", f"of {self.name}", f"one with {key}")
-                _check_option(op, key, value)
+                check_option(op, key, value)
             elif key in ("lr", "grad_scale"):
-                _real(op, key, value, 0)
+                real(op, key, value, 0)
         is_rounding = group.get("stochastic_rounding", options["stochastic_rounding"])
-        _require_narrow(op, is_rounding, self.weight.dtype)
+        require_narrow(op, is_rounding, self.weight.dtype)
         group = {key: value for key, value in group.items() if key != "seed" or is_rounding}
         states = [state_dict["state"].get(index, {}) for index in groups[0]["params"]]
         for weight, state in zip(self.weights, states, strict=True):
@@ -316,7 +244,7 @@ class TableOptimizer(torch.optim.Optimizer):
         known = {*names, "step", "draw"}
         for name in ("step", "draw"):
             if name in state:
-                _real(op, name, state[name], 0)
+                real(op, name, state[name], 0)
         for name, value in state.items():
             if name not in known and value is not None:
                 raise make("unsupported", op, "state_dict", f"of {self.name}", f"one with the state {shown(name)}")
@@ -374,7 +302,7 @@ class TableOptimizer(torch.optim.Optimizer):
         op, options = f"{self.op}.optimizer", self._options
         for name in ("eps", "weight_decay", "betas", "seed"):
             if name in group:
-                _check_option(op, name, group[name])
+                check_option(op, name, group[name])
         betas = group.get("betas", (0.0, 0.0))
         values = [group["lr"], group.get("eps", 0.0), group["weight_decay"], *betas, group["grad_scale"]]
         places = [*range(len(values)), _SEED]
@@ -382,7 +310,7 @@ class TableOptimizer(torch.optim.Optimizer):
         values.append(group.get("seed") or 0)
         on_device = [isinstance(value, Tensor) and not value.is_cpu for value in values]
         numbers = [
-            math.nan if device else _real(op, name, value, 0)
+            math.nan if device else real(op, name, value, 0)
             for name, value, device in zip(names, values, on_device, strict=True)
         ]
         if numbers[5] == 0:
