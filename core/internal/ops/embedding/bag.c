@@ -1,13 +1,12 @@
 /* The loops of embedding bags (bag.h), for each processor. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-math-errno") /* otherwise loops that call sqrt are not vectorized */
-#endif
 #include "rows.h"
 
 #include <math.h>
 #include <string.h>
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__GNUC__)
+#include <arm_neon.h>
 #endif
 
 #include "../../cpu/vector.h"

@@ -2,11 +2,29 @@
    in learning.go. bag_loops.h includes this header once per vector width. Arithmetic is in
    float64. */
 
+/* Replaces numbers by their square roots. Calls of sqrt are not vectorized, and need libm for the
+   errno of negative numbers: only the option -fno-math-errno changes that, which cgo refuses. */
+TARGET static void AT(take_roots)(double *x, long n) {
+  long i = 0;
+#if VECTOR == 512
+  for (; i + 8 <= n; i += 8) _mm512_storeu_pd(x + i, _mm512_sqrt_pd(_mm512_loadu_pd(x + i)));
+#elif VECTOR == 256
+  for (; i + 4 <= n; i += 4) _mm256_storeu_pd(x + i, _mm256_sqrt_pd(_mm256_loadu_pd(x + i)));
+#endif
+#if defined(__x86_64__) && defined(__GNUC__)
+  for (; i < n; i++) _mm_store_sd(x + i, _mm_sqrt_sd(_mm_setzero_pd(), _mm_load_sd(x + i)));
+#elif defined(__aarch64__) && defined(__GNUC__)
+  for (; i < n; i++) x[i] = vget_lane_f64(vsqrt_f64(vld1_f64(x + i)), 0);
+#else
+  for (; i < n; i++) x[i] = sqrt(x[i]);
+#endif
+}
+
 /* STATE: the accumulator of the table. table, sum: a row of the table, which is updated, and its
-   gradient. */
+   gradient. root: room for a row. */
 #define UPDATE(name, STATE) \
   TARGET static void AT(update_##name)(const sw_bag_update *u, long row, long n, double *restrict table, \
-                                       double *restrict sum) { \
+                                       double *restrict sum, double *restrict root) { \
     double lr = u->lr, eps = u->eps, inverse = 1 / u->grad_scale, decay = u->weight_decay; \
     for (long i = 0; i < n; i++) sum[i] = sum[i] * inverse + decay * table[i]; \
     if (!u->state) { \
@@ -14,22 +32,25 @@
     } else if (u->by_row) { \
       STATE *state = (STATE *)u->state + row; \
       *state += (STATE)(AT(dot_block_f64)(sum, sum, n) / (double)n); \
-      double rate = lr / (sqrt((double)*state) + eps); \
+      *root = (double)*state; \
+      AT(take_roots)(root, 1); \
+      double rate = lr / (*root + eps); \
       for (long i = 0; i < n; i++) table[i] -= rate * sum[i]; \
     } else if (!u->state2) { \
       STATE *restrict state = (STATE *)u->state + row * n; \
-      for (long i = 0; i < n; i++) { \
-        state[i] = (STATE)((double)state[i] + sum[i] * sum[i]); \
-        table[i] -= lr * sum[i] / (sqrt((double)state[i]) + eps); \
-      } \
+      for (long i = 0; i < n; i++) root[i] = (double)(state[i] = (STATE)((double)state[i] + sum[i] * sum[i])); \
+      AT(take_roots)(root, n); \
+      for (long i = 0; i < n; i++) table[i] -= lr * sum[i] / (root[i] + eps); \
     } else { \
       STATE *restrict first = (STATE *)u->state + row * n, *restrict second = (STATE *)u->state2 + row * n; \
       double step = u->step_size, mine = 1 - u->beta1, mine2 = 1 - u->beta2; \
       for (long i = 0; i < n; i++) { \
         first[i] = (STATE)((double)first[i] + mine * (sum[i] - (double)first[i])); \
         second[i] = (STATE)((double)second[i] + mine2 * (sum[i] * sum[i] - (double)second[i])); \
-        table[i] -= step * (double)first[i] / (sqrt((double)second[i]) + eps); \
+        root[i] = (double)second[i]; \
       } \
+      AT(take_roots)(root, n); \
+      for (long i = 0; i < n; i++) table[i] -= step * (double)first[i] / (root[i] + eps); \
     } \
   }
 
@@ -69,16 +90,16 @@ TARGET static void AT(store_random)(const sw_bag_out *out, long row, const float
 TARGET static void AT(update_row)(const sw_bag_out *out, long row, const double *sum) {
   const sw_bag_update *u = (const sw_bag_update *)out->update;
   long n = out->columns;
-  double *table = (double *)u->scratch, *gradient = table + n;
+  double *table = (double *)u->scratch, *gradient = table + n, *root = gradient + n;
   float *single = (float *)out->single;
   memcpy(gradient, sum, n * sizeof(double));
   if (out->narrow == DTYPE_f64) {
-    AT(update_f64)(u, row, n, (double *)row_of(out, row), gradient);
+    AT(update_f64)(u, row, n, (double *)row_of(out, row), gradient, root);
     return;
   }
   const float *restrict stored = single_row(out->narrow, row_of(out, row), single, n);
   for (long i = 0; i < n; i++) table[i] = (double)stored[i];
-  AT(update_f32)(u, row, n, table, gradient);
+  AT(update_f32)(u, row, n, table, gradient, root);
   if (!u->stochastic) {
     sw_bag_out plain = *out;
     plain.update = 0;
