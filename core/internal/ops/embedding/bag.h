@@ -8,7 +8,7 @@
    the type of arithmetic, and begin at the first row of the output; an optimizer with fewer states
    has 0 in their place. by_row: the state has one number for each row. stochastic: 16-bit rows are
    rounded at random; stream, first: the start of the random numbers, and the number of the first
-   element of the rows among all that have random numbers. scratch: three rows of float64. */
+   element of the rows among all that have random numbers. scratch: two rows of float64. */
 typedef struct {
   double lr, eps, weight_decay, beta1, beta2, grad_scale, step_size;
   uintptr_t state, state2, scratch;

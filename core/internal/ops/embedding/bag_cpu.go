@@ -38,7 +38,7 @@ type occurrence[N number] struct{ row, bag N }
 type bagWorker[N number] struct {
 	rows, bags, begin           []N
 	scales, scratch, sums, lost []float64
-	wide                        []float64 // optimizer: a row of the table, its gradient, and square roots
+	wide                        []float64 // optimizer: square roots of a row, and a row of the table
 	single, copied              []float32
 	block64                     cpu.Block[float64]
 	used                        []byte // mode max: rows with a term
@@ -257,7 +257,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 // rowsOut describes adjacent rows of dweight to the C loops.
 func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	t := &h.args[bagDweight]
-	w.single, w.wide = grow(w.single, 2*h.EmbeddingDim), grow(w.wide, 3*h.EmbeddingDim)
+	w.single, w.wide = grow(w.single, 2*h.EmbeddingDim), grow(w.wide, 2*h.EmbeddingDim)
 	out := C.sw_bag_out{
 		data: C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size())), single: addressOf(w.single),
 		row: C.long(t.Strides[0]), column: C.long(t.Strides[1]), rows: C.long(rows), columns: C.long(h.EmbeddingDim), narrow: C.long(t.DType.Row()),

@@ -60,8 +60,8 @@ DOTS(f64, double)
 
 #include "update_loops.h"
 
-/* Stores a row of sums, or updates it by an optimizer. */
-TARGET static void AT(finish_row)(const sw_bag_out *out, long row, const double *sum) {
+/* Stores a row of sums, or updates it by an optimizer, which overwrites sum. */
+TARGET static void AT(finish_row)(const sw_bag_out *out, long row, double *sum) {
   if (out->update) AT(update_row)(out, row, sum);
   else AT(store_row)(out, row, sum);
 }
@@ -71,7 +71,8 @@ TARGET static void AT(finish_row)(const sw_bag_out *out, long row, const double 
 #define BAG_ROWS(name, suffix, type, index) \
   TARGET INLINE void AT(bag_tile_##name)(double *out, const type *dy, long step, const index *bags, \
                                          const double *scales, long of_bags, long n, long count) { \
-    double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
+    double sum[AT(BAG_TILE)], lost[AT(BAG_TILE)]; \
+    for (long i = 0; i < count; i++) CLEAR_##suffix(sum[i], lost[i]); \
     for (long e = 0; e < n; e++) { \
       const type *x = dy + (long)bags[e] * step; \
       double scale = scales ? scales[of_bags ? (long)bags[e] : e] : 1; \
@@ -101,6 +102,8 @@ TARGET static void AT(finish_row)(const sw_bag_out *out, long row, const double 
     const type *dy = (const type *)b->dy; \
     double *scratch = (double *)b->scratch; \
     long rows = b->out.rows, columns = b->out.columns; \
+    for (long row = 0; b->out.update && row < rows; row++) \
+      if (begin[row + 1] > begin[row]) ask_for_table(&b->out, row); \
     for (long row = 0; row < rows; row++) { \
       long first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
       if (n == 0) { \

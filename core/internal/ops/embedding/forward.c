@@ -33,6 +33,8 @@ static const void *dense_row(const sw_bag_reduce *b, uint64_t row) {
 #define WIDE_f64(x) (x)
 #define WIDE_f16(x) ((double)widen_f16_one(x))
 #define WIDE_bf16(x) ((double)widen_bf16_one(x))
+#define CLEAR_f16 CLEAR_f32
+#define CLEAR_bf16 CLEAR_f32
 #define ADD_f16 ADD_f32
 #define ADD_bf16 ADD_f32
 #define WHOLE_f16 WHOLE_f32

@@ -10,7 +10,8 @@ enum { AT(REDUCE_TILE) = VECTOR / 8 };
   /* Sums of `count` columns of n rows, from column `column` on. asks: prefetches rows ahead. */ \
   TARGET INLINE void AT(reduce_tile_##suffix)(const sw_bag_reduce *b, double *out, const uint64_t *rows, \
       const double *scales, long n, long left, long column, long count, int asks, int scaled) { \
-    double sum[AT(REDUCE_TILE)] = {0}, lost[AT(REDUCE_TILE)] = {0}; \
+    double sum[AT(REDUCE_TILE)], lost[AT(REDUCE_TILE)]; \
+    for (long i = 0; i < count; i++) CLEAR_##suffix(sum[i], lost[i]); \
     const type *weight = (const type *)b->weight + column; \
     const long step = b->weight_row, bytes = b->out.columns * (long)sizeof(type); \
     for (long e = 0; e < n; e++) { \

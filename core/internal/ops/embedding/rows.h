@@ -8,6 +8,8 @@
 
 /* float32 terms are added in float64. float64 terms use compensated summation with Knuth's TwoSum;
    the compensation is dropped if the sum is not finite. */
+#define CLEAR_f32(sum, lost) do { sum = 0; (void)lost; } while (0)
+#define CLEAR_f64(sum, lost) (sum = lost = 0)
 #define ADD_f32(sum, lost, x) do { sum += x; (void)lost; } while (0)
 #define ADD_f64(sum, lost, x) \
   do { double term = x, next = sum + term, part = next - sum; lost += (sum - (next - part)) + (term - part); \
@@ -45,6 +47,15 @@ enum { BAG_AHEAD = 6, BAG_LINES = 8 };
 
 INLINE void ask_for(const char *line, long bytes) {
   for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
+}
+
+/* Prefetches a row that an optimizer updates, and its states. */
+INLINE void ask_for_table(const sw_bag_out *out, long row) {
+  const sw_bag_update *u = (const sw_bag_update *)out->update;
+  long of_state = out->columns * (out->narrow == DTYPE_f64 ? 8 : 4);
+  ask_for(row_of(out, row), out->columns * DTYPE_SIZE[out->narrow]);
+  if (u->state && !u->by_row) ask_for((const char *)u->state + row * of_state, of_state);
+  if (u->state2) ask_for((const char *)u->state2 + row * of_state, of_state);
 }
 
 INLINE const float *single_row(long narrow, const void *row, float *scratch, long n) {

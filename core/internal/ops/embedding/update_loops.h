@@ -20,27 +20,33 @@ TARGET static void AT(take_roots)(double *x, long n) {
 #endif
 }
 
-/* STATE: the accumulator of the table. table, sum: a row of the table, which is updated, and its
-   gradient. root: room for a row. */
-#define UPDATE(name, STATE) \
-  TARGET static void AT(update_##name)(const sw_bag_update *u, long row, long n, double *restrict table, \
+/* TABLE, STATE: dtypes of a row and of its state. table, sum: a row of the table, which is updated,
+   and its gradient, which is overwritten. root: room for a row. */
+#define UPDATE(name, TABLE, STATE) \
+  TARGET static void AT(update_##name)(const sw_bag_update *u, long row, long n, TABLE *restrict table, \
                                        double *restrict sum, double *restrict root) { \
     double lr = u->lr, eps = u->eps, inverse = 1 / u->grad_scale, decay = u->weight_decay; \
-    for (long i = 0; i < n; i++) sum[i] = sum[i] * inverse + decay * table[i]; \
     if (!u->state) { \
-      for (long i = 0; i < n; i++) table[i] -= lr * sum[i]; \
-    } else if (u->by_row) { \
+      for (long i = 0; i < n; i++) { \
+        double x = (double)table[i]; \
+        table[i] = (TABLE)(x - lr * (sum[i] * inverse + decay * x)); \
+      } \
+      return; \
+    } \
+    for (long i = 0; i < n; i++) sum[i] = sum[i] * inverse + decay * (double)table[i]; \
+    if (u->by_row) { \
       STATE *state = (STATE *)u->state + row; \
       *state += (STATE)(AT(dot_block_f64)(sum, sum, n) / (double)n); \
       *root = (double)*state; \
       AT(take_roots)(root, 1); \
       double rate = lr / (*root + eps); \
-      for (long i = 0; i < n; i++) table[i] -= rate * sum[i]; \
+      for (long i = 0; i < n; i++) table[i] = (TABLE)((double)table[i] - rate * sum[i]); \
     } else if (!u->state2) { \
       STATE *restrict state = (STATE *)u->state + row * n; \
       for (long i = 0; i < n; i++) root[i] = (double)(state[i] = (STATE)((double)state[i] + sum[i] * sum[i])); \
       AT(take_roots)(root, n); \
-      for (long i = 0; i < n; i++) table[i] -= lr * sum[i] / (root[i] + eps); \
+      for (long i = 0; i < n; i++) \
+        table[i] = (TABLE)((double)table[i] - lr * sum[i] / (root[i] + eps)); \
     } else { \
       STATE *restrict first = (STATE *)u->state + row * n, *restrict second = (STATE *)u->state2 + row * n; \
       double step = u->step_size, mine = 1 - u->beta1, mine2 = 1 - u->beta2; \
@@ -50,12 +56,14 @@ TARGET static void AT(take_roots)(double *x, long n) {
         root[i] = (double)second[i]; \
       } \
       AT(take_roots)(root, n); \
-      for (long i = 0; i < n; i++) table[i] -= step * (double)first[i] / (root[i] + eps); \
+      for (long i = 0; i < n; i++) \
+        table[i] = (TABLE)((double)table[i] - step * (double)first[i] / (root[i] + eps)); \
     } \
   }
 
-UPDATE(f32, float)
-UPDATE(f64, double)
+UPDATE(f32, float, float)
+UPDATE(f64, double, double)
+UPDATE(narrow, double, float) /* a row of 16-bit floats, in float64 */
 #undef UPDATE
 
 /* 32 random bits for an element of the table: those of 64 that two adjacent elements share
@@ -86,20 +94,24 @@ TARGET static void AT(store_random)(const sw_bag_out *out, long row, const float
   }
 }
 
-/* Updates a row of the table, of which sum is the gradient. */
-TARGET static void AT(update_row)(const sw_bag_out *out, long row, const double *sum) {
+/* Updates a row of the table, of which sum is the gradient; sum is overwritten. */
+TARGET static void AT(update_row)(const sw_bag_out *out, long row, double *sum) {
   const sw_bag_update *u = (const sw_bag_update *)out->update;
   long n = out->columns;
-  double *table = (double *)u->scratch, *gradient = table + n, *root = gradient + n;
-  float *single = (float *)out->single;
-  memcpy(gradient, sum, n * sizeof(double));
+  double *root = (double *)u->scratch, *table = root + n;
+  char *stored = row_of(out, row);
   if (out->narrow == DTYPE_f64) {
-    AT(update_f64)(u, row, n, (double *)row_of(out, row), gradient, root);
+    AT(update_f64)(u, row, n, (double *)stored, sum, root);
     return;
   }
-  const float *restrict stored = single_row(out->narrow, row_of(out, row), single, n);
-  for (long i = 0; i < n; i++) table[i] = (double)stored[i];
-  AT(update_f32)(u, row, n, table, gradient, root);
+  if (out->narrow == DTYPE_f32) {
+    AT(update_f32)(u, row, n, (float *)stored, sum, root);
+    return;
+  }
+  float *single = (float *)out->single;
+  sw_widen(out->narrow, single, stored, n);
+  for (long i = 0; i < n; i++) table[i] = (double)single[i];
+  AT(update_narrow)(u, row, n, table, sum, root);
   if (!u->stochastic) {
     sw_bag_out plain = *out;
     plain.update = 0;
