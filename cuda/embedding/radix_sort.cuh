@@ -100,19 +100,29 @@ __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[
         (reinterpret_cast<const I*>(args.indices) + base * args.index_step)[min(item(j), n - 1) * args.index_step];
 }
 
-// The bags of this thread's items, within a known range: offsets pass through shared memory, a part
-// at a time. Without offsets the range is one bag, the first position of the tile.
-__device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 (&bag)[kItems])
+// Finds the bags of this thread's items of a tile of n, within a known range: offsets pass through
+// shared memory, a part at a time. Without offsets the range is one bag, the first position of the
+// tile. Returns whether the bounds of the bags of several tables may be out of order, or leave out
+// positions of the tile, so that has() must tell which bags have a position.
+__device__ inline bool find_bags(const BagArgs& args, i64 base, u32 n, Range bags, u32 (&bag)[kItems])
 {
     constexpr u32 kPart = 1024;
     __shared__ int begins[kPart];
+    bool doubtful = false;
+    if (args.tables && args.bags > 0) {
+        const i64 last = offset_of(args, bags.last), end = offset_of(args, bags.last + 1);
+        doubtful = offset_of(args, bags.first) > base || last > end || end < base + n || end > args.total;
+    }
 #pragma unroll
     for (int j = 0; j < kItems; ++j) bag[j] = bags.first + (args.bagless ? item(j) : 0);
     for (u32 low = bags.first + 1; low <= bags.last; low += kPart) {
         const u32 many = min(bags.last - low + 1, kPart);
         __syncthreads();
-        for (u32 k = threadIdx.x; k < many; k += kBlockThreads)
-            begins[k] = static_cast<int>(min(max(offset_of(args, low + k), base - 1), base + kTile) - base);
+        for (u32 k = threadIdx.x; k < many; k += kBlockThreads) {
+            const i64 begin = offset_of(args, low + k);
+            begins[k] = static_cast<int>(min(max(begin, base - 1), base + kTile) - base);
+            doubtful = doubtful || (args.tables && offset_of(args, low + k - 1) > begin);
+        }
         __syncthreads();
         u32 passed[kItems] = {};
         for (u32 step = 1u << (31 - __clz(many)); step > 0; step /= 2) {
@@ -125,6 +135,7 @@ __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 
         for (int j = 0; j < kItems; ++j)
             if (passed[j]) bag[j] = low + passed[j] - 1;
     }
+    return args.tables && __syncthreads_or(doubtful);
 }
 
 // The rows and bags of this thread's items of the tile that begins at a position; args.rows for
@@ -143,13 +154,14 @@ __device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&ro
         load_indices<i64>(args, base, n, index);
     else
         load_indices<int>(args, base, n, index);
-    find_bags(args, base, bags, bag);
+    const bool doubtful = find_bags(args, base, n, bags, bag);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const Range rows = rows_of(args, bag[j]);
         const bool valid = static_cast<unsigned long long>(index[j]) < rows.last - rows.first
             && index[j] != args.padding;
-        const bool counts = valid && item(j) >= begin && item(j) < end && has(args, bag[j], base + item(j));
+        const bool counts = valid && item(j) >= begin && item(j) < end
+            && (!doubtful || has(args, bag[j], base + item(j)));
         row[j] = static_cast<u32>(counts ? rows.first + index[j] : args.rows);
     }
 }

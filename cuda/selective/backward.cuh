@@ -397,10 +397,7 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
         this->load_row(args, args.z, ROW_Z, position, shared.rows, z);
         this->load_row(args, args.dy, ROW_DY, position, shared.rows, result);
 #pragma unroll
-        for (int k = 0; k < P; ++k) {
-            const A s = sigmoid(z[k]);
-            result[k] *= own.y[k] * s * (A(1) + z[k] * (A(1) - s));
-        }
+        for (int k = 0; k < P; ++k) result[k] *= own.y[k] * silu_slope(z[k]);
         this->store_row(args, args.dz, ROW_DZ, position, shared.rows, result);
     }
 

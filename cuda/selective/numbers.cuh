@@ -54,6 +54,15 @@ __device__ A sigmoid(A x)
     return reciprocal(A(1) + exp2_of(-x * kLog2e<A>));
 }
 
+// The derivative of x sigmoid(x), which is s (1 + x (1 - s)) with s = sigmoid(x). Around its root,
+// -1.278, that form cancels after it has been rounded; here 1 + x is exact.
+template <typename A>
+__device__ A silu_slope(A x)
+{
+    const A e = exp2_of((x < A(0) ? x : -x) * kLog2e<A>), one = reciprocal(A(1) + e);
+    return (x < A(0) ? e * ((A(1) + x) + e) : fma(x, e, A(1) + e)) * one * one;
+}
+
 // State -> decay state + term. With EXACT a decay of 0 cuts off infinity and NaN, as in the
 // sequential recurrence, and a product of decays is 0 only if one of them is.
 template <bool EXACT, typename A>
