@@ -3,10 +3,11 @@
 #include "embedding/update.cuh"
 
 // Most rows have one entry, so one load of dy is in flight, beside those of the row and of its
-// state.
-#define EXPORT_UPDATES(name, T, A, family)                                                  \
-    EXPORT(family##_sorted_##name, 3, BagArgs, sorted<Update, T, A, 1>(args))               \
-    EXPORT(family##_sorted_argmax_##name, 3, BagArgs, sorted_argmax<Update, T, A, 1>(args)) \
+// state. Four CTAs an SM spill 29 registers of float32, and have a third more rows in flight than
+// three: Adagrad of 100 tables takes 0.79 ms in place of 0.88 (H200). 16-bit rows would spill 88.
+#define EXPORT_UPDATES(name, T, A, family)                                                         \
+    EXPORT(family##_sorted_##name, sizeof(T) == 4 ? 4 : 3, BagArgs, sorted<Update, T, A, 1>(args)) \
+    EXPORT(family##_sorted_argmax_##name, 3, BagArgs, sorted_argmax<Update, T, A, 1>(args))        \
     EXPORT(family##_long_rows_##name, 2, BagArgs, long_rows_of_kind<Update, T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_UPDATES, embedding_update)

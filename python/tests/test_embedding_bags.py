@@ -410,6 +410,7 @@ def test_tables_with_other_memory(device: str) -> None:
     ):
         with pytest.raises(sw.InvalidProblemError, match=text):
             replace()
+        assert len(ours.weights) == len(list(ours.weights)) == 5
     mixed = bags_of(device=device)
     mixed.weights[2] = nn.Parameter(torch.zeros(0, 2, dtype=F64, device=device))
     with pytest.raises(sw.InvalidProblemError, match=r"weights\[2\] must be float32"):

@@ -471,6 +471,17 @@ def test_refused_state_dicts(device: str) -> None:
             ours.optimizer.load_state_dict(bad)
         require_same(ours, before)
         assert ours.optimizer.param_groups[0]["lr"] == 0.1
+    for name, maker, text in (
+        ("adam", torch.optim.AdamW, "decoupled_weight_decay"),
+        ("adam", torch.optim.SGD, "without betas"),
+        ("adagrad", torch.optim.SGD, "without initial_accumulator_value"),
+    ):
+        other: Any = maker([nn.Parameter(torch.ones(ROWS, DIM))])
+        ours = module(table(device), name)
+        before = snapshot(ours)
+        with pytest.raises(sw.UnsupportedError, match=text):
+            ours.optimizer.load_state_dict(other.state_dict())
+        require_same(ours, before)
     with pytest.raises(sw.UnsupportedError, match="param_groups"):
         ours.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 
@@ -520,6 +531,8 @@ def test_state_follows_the_table(device: str) -> None:
         assert (state_of(late)["sum"] == 0.5).all()
         late(bags).sum().backward()
         assert not torch.equal(late.weight, ours.weight) or assign
+    late = st.EmbeddingBag(ROWS, DIM, device="meta", optimizer="adam")
+    assert late.optimizer.state_dict()["state"][0]["step"] == 0
     with pytest.raises(sw.InvalidProblemError, match="weight must be of shape"):
         ours.weight = nn.Parameter(torch.ones(3, DIM, device=device))
     assert ours.weight.shape == (ROWS, DIM)

@@ -20,9 +20,9 @@ from ._table_options import check_option, check_options, real, require_narrow
 _STATES = {"sgd": (), "adagrad": ("sum",), "rowwise_adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
 _OF_TORCH: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0, "dampening": 0}, "adagrad": {"lr_decay": 0}}
 """Options that torch's optimizer of the same rule reads from a state dict, with the one value that a table has for them."""
-_ABSENT = ("momentum", "dampening", "nesterov", "maximize", "lr_decay", "amsgrad")
+_ABSENT = ("momentum", "dampening", "nesterov", "maximize", "lr_decay", "amsgrad", "decoupled_weight_decay")
 """Options of torch's optimizers that a table does not have. A state dict may hold them as 0 or False."""
-_IGNORED = ("params", "foreach", "fused", "differentiable", "capturable", "decoupled_weight_decay")
+_IGNORED = ("params", "foreach", "fused", "differentiable", "capturable")
 """Entries of a group of torch's state dict that do not change the numbers."""
 _COUNT = 10  # elements of the operand options
 _STEP, _SEED, _DRAW = 6, 8, 9  # places in the operand options
@@ -174,10 +174,10 @@ class TableOptimizer(torch.optim.Optimizer):
         """The state of a table with counts of the types that torch has."""
         shown = dict(state)
         if "step" in shown:
-            step = float(shown["step"])
+            step = 0.0 if shown["step"].is_meta else float(shown["step"])
             shown["step"] = int(step) if self.name == "adam" else torch.tensor(step, dtype=torch.float32)
         if "draw" in shown:
-            shown["draw"] = int(shown["draw"])
+            shown["draw"] = 0 if shown["draw"].is_meta else int(shown["draw"])
         return shown
 
     @torch.no_grad()
@@ -218,6 +218,9 @@ class TableOptimizer(torch.optim.Optimizer):
         for key in _ABSENT:
             if groups[0].get(key):
                 raise make("unsupported", op, key, f"0 or False, as {self.name} does not have it", shown(groups[0][key]))
+        for key in ("betas", "initial_accumulator_value"):
+            if key in options and key not in group:
+                raise make("unsupported", op, "state_dict", f"of {self.name}", f"one without {key}")
         for key, value in group.items():
             if key in ("eps", "weight_decay", "betas", "initial_accumulator_value", "stochastic_rounding", "seed"):
                 is_unset = not value and key != "eps"

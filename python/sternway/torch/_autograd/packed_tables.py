@@ -156,7 +156,7 @@ class TableList(torch.nn.ParameterList):
             place = int(name) if name.isdecimal() else len(self.layout.shapes)
             wanted = self.layout.shapes[place] if place < len(self.layout.shapes) else None
             if wanted is None:
-                count = len(self.layout.shapes)
+                count = self._size = len(self.layout.shapes)  # which append() has raised
                 raise make("invalid_problem", OP, "weights", f"of {count} tables", "another one", "make a new module")
             if tuple(param.shape) != wanted:
                 got, hint = str(list(param.shape)), "make a new module"
