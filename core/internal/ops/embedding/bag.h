@@ -31,10 +31,11 @@ void sw_bag_zeros(const sw_bag_out *);
 /* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made
    in float64, and divided by their number where by_frequency is set. scales may be 0; where of_bags
    is set, they are those of bags. The rows of dy are dense, in float32 or float64, or in at most 16
-   bits if dy_narrow says so, where each is used once. scratch: a row of float64. */
+   bits if dy_narrow says so, where each is used once. used: with an optimizer, scratch for the
+   numbers of out.rows rows, else 0. scratch: a row of float64. */
 typedef struct {
   sw_bag_out out;
-  uintptr_t dy, bags, scales, begin, scratch;
+  uintptr_t dy, bags, scales, begin, used, scratch;
   long dy_bag, dy_narrow, of_bags, by_frequency;
 } sw_bag_rows;
 

@@ -241,6 +241,10 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 		}
 		*at++
 	}
+	if h.learns() {
+		w.rows = grow(w.rows, rows)
+		c.used = addressOf(w.rows)
+	}
 	c.bags, c.begin, c.scratch = addressOf(w.bags), addressOf(w.begin), addressOf(w.scratch)
 	switch double := h.DType == tensor.Float64; {
 	case h.Wide && double:

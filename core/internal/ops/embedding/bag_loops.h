@@ -101,16 +101,20 @@ TARGET static void AT(finish_row)(const sw_bag_out *out, long row, double *sum) 
     const double *scales = (const double *)b->scales; \
     const type *dy = (const type *)b->dy; \
     double *scratch = (double *)b->scratch; \
-    long rows = b->out.rows, columns = b->out.columns; \
-    for (long row = 0; b->out.update && row < rows; row++) \
-      if (begin[row + 1] > begin[row]) ask_for_table(&b->out, row); \
-    for (long row = 0; row < rows; row++) { \
-      long first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
+    long rows = b->out.rows, columns = b->out.columns, many = rows; \
+    index *used = (index *)b->used; /* rows that have entries; a list of them has no branch that depends on the data */ \
+    if (used) { \
+      many = 0; \
+      for (long row = 0; row < rows; row++) used[many] = (index)row, many += begin[row + 1] > begin[row]; \
+      for (long k = 0; k < many; k++) ask_for_table(&b->out, (long)used[k]); \
+    } \
+    for (long k = 0; k < many; k++) { \
+      long row = used ? (long)used[k] : k, first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
       if (n == 0) { \
         long last = row; \
         while (last + 1 < rows && begin[last + 2] == begin[row]) last++; \
         store_zeros(&b->out, row, last + 1 - row); \
-        row = last; \
+        k = last; \
         continue; \
       } \
       const double *s = scales && !b->of_bags ? scales + first : scales; \
