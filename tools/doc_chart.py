@@ -56,8 +56,7 @@ def speed(results: Results) -> str:
 def steps(results: Results) -> str:
     """A bar for each training step of the table in README.md, on a logarithmic axis that begins where both are equal."""
     file = results.file(doc_steps.GPU)
-    measured = {(step.name, step.shape, step.dtype): step.gain() for step in doc_steps.steps(file)}
-    rows = [(name, gain) for name, shape, dtype in doc_steps.HIGHLIGHTS if (gain := measured.get((name, shape, dtype)))]
+    rows = [(name, gain) for name, step, ours in doc_steps.highlights(results) if (gain := step.gain(ours=ours))]
     place = logarithmic(1, 10 ** math.ceil(math.log10(max(gain for _, gain in rows))))
     heading = f"Training steps, times faster than torch, {machine(file)}"
     lines = start("How many times faster training steps are", heading, len(rows))

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from doc_results import File, Results, Row, duration, gain_text, machine, shape_text, table, times
 
 GPU, CPU = "step_h200.csv", "step_cpu.csv"
-OURS, TORCH, COMPILE = "sternway", "torch", "compile"
+LEARNING = ("step_learning_h200.csv", "step_learning_cpu.csv")  # tables that learn in the backward
+OURS, TORCH, COMPILE, TOGETHER, FROZEN = "sternway", "torch", "compile", "EmbeddingBags", "frozen"
 QUIET = 0.2  # processors that other work may take, as in python/bench/timing.py
 
-# The rows of the table in README.md: step, shape, dtype.
-HIGHLIGHTS = (
+# The rows of the table in README.md: name, step, shape, dtype. Those of LEARNING_HIGHLIGHTS have all tables in one module.
+HIGHLIGHTS: tuple[tuple[str, str, str], ...] = (
     ("Llama, 6 layers", "2x4096x2048", "bfloat16"),
     ("fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
     ("embedding", "151936x4096x32768", "bfloat16"),
-    ("DLRM, 8 sparse gradients, SparseAdam", "1048576x128x8192x20", "float32"),
     ("Cox loss", "1000000", "float32"),
     ("cumsum, dim 1", "8192x8192", "float32"),
-    ("cumprod, dim 0", "8192x8192", "float32"),
-    ("cummax, dim 1", "1x67108864", "float32"),
     ("logcumsumexp, dim 0", "1048576x2", "float32"),
+)
+LEARNING_HIGHLIGHTS: tuple[tuple[str, str, str, str], ...] = (
+    ("8 EmbeddingBags, SGD", "learning tables, sgd", "8x1000000x128x8192x20", "float32"),
+    ("100 EmbeddingBags, Adagrad", "learning tables, adagrad", "100x100000x64x2048x10", "float32"),
 )
 
 
@@ -47,10 +49,10 @@ class Step:
         device = next(iter(self.lines.values()))["device"]
         return self.value(contestant, part + ("best_ms" if device == "cpu" else "ms"))
 
-    def gain(self, contestant: str = TORCH, part: str = "") -> float | None:
-        """How many times as long a contestant takes as sternway."""
-        ours, theirs = self.time(OURS, part), self.time(contestant, part)
-        return theirs / ours if ours and theirs else None
+    def gain(self, contestant: str = TORCH, part: str = "", ours: str = OURS) -> float | None:
+        """How many times as long a contestant takes as sternway, or another contestant."""
+        own, theirs = self.time(ours, part), self.time(contestant, part)
+        return theirs / own if own and theirs else None
 
     def others(self) -> Iterator[str]:
         """The rivals beside torch and torch.compile with what they take; of those without a backward, the forward."""
@@ -75,19 +77,28 @@ def steps(file: File) -> list[Step]:
     return list(found.values())
 
 
+def highlights(results: Results) -> list[tuple[str, Step, str]]:
+    """The rows of the table in README.md: name, step, and the contestant of sternway."""
+    rows = []
+    for file, wanted, ours in ((GPU, HIGHLIGHTS, OURS), (LEARNING[0], LEARNING_HIGHLIGHTS, TOGETHER)):
+        measured = {(step.name, step.shape, step.dtype): step for step in steps(results.file(file))}
+        rows += [(row[0], measured[row[-3:]], ours) for row in wanted]
+    return rows
+
+
 def readme(results: Results, backwards: str) -> str:
     """The region of README.md: some steps, and the sentences about all steps and about the backwards alone."""
     file = results.file(GPU)
-    measured = {(step.name, step.shape, step.dtype): step for step in steps(file)}
     head = ["step: forward and backward", "shape", "dtype", "torch", "sternway", "times faster", "than `torch.compile`"]
-    lines = [[step.name, shape_text(step.shape), step.dtype, text(step.time(TORCH)), text(step.time(OURS)) or note(step),
-              gain(step), gain(step, COMPILE)] for step in map(measured.__getitem__, HIGHLIGHTS)]  # fmt: skip
+    lines = [[name, shape_text(step.shape), step.dtype, text(step.time(TORCH)), text(step.time(ours)), gain(step, ours=ours),
+              gain(step, COMPILE, ours=ours)] for name, step, ours in highlights(results)]  # fmt: skip
     return f"""\
 Whole training steps through autograd on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
 
 {table(head, lines)}
 
 {summary(steps(file))}
+{together(steps(results.file(LEARNING[0])))}
 Backwards alone: {backwards}"""
 
 
@@ -107,11 +118,44 @@ def summary(found: list[Step]) -> str:
     return gain_text("Steps", ((gain, step.described()) for step in found if (gain := step.gain())))
 
 
+def together(found: list[Step]) -> str:
+    """Sentences about the gain over torch of tables that learn in the backward, in one module and in many."""
+    apart, beside = ([(gain, step.described()) for step in found if (gain := step.gain(ours=who))] for who in (OURS, TOGETHER))
+    slowest = min(apart)
+    return (
+        f"{gain_text('Tables that learn in the backward, in one `st.EmbeddingBags`,', beside)} With a module for each table "
+        f"the slowest of these rows is {slowest[1]} ({times(slowest[0])})."
+    )
+
+
+def learning_tables(results: Results) -> str:
+    """Steps of tables that learn in the backward, beside torch's sparse optimizers and beside tables that do not learn."""
+    texts = []
+    for name in LEARNING:
+        file = results.file(name)
+        found = steps(file)
+        head = ["optimizer", "shape", "torch", "a module for each table", "times faster", "`EmbeddingBags`", "times faster",
+                "device", "device, torch", "frozen tables", "memory", "memory, torch"]  # fmt: skip
+        rows = [
+            [step.name.rpartition(", ")[2], shape_text(step.shape), text(step.time(TORCH)), text(step.time(OURS)), gain(step),
+             text(step.time(TOGETHER)), gain(step, ours=TOGETHER),
+             *(text(step.value(who, "device_ms")) for who in (TOGETHER, TORCH)), text(step.time(FROZEN)),
+             *(size(step.value(who, "memory_bytes")) for who in (TOGETHER, TORCH))]
+            for step in found
+        ]  # fmt: skip
+        texts += [file.heading(), together(found), filled(head, rows), *remarks(found)]
+    return "\n\n".join(texts)
+
+
 def full_table(found: list[Step]) -> str:
-    """All rows. A column that no row fills is left out."""
+    """All rows."""
     head = ["step", "shape", "dtype", "sternway", "torch", "times faster", "than compile", "than others", "forward",
             "forward, times faster", "host", "host, torch", "device", "device, torch", "memory", "memory, torch"]  # fmt: skip
-    rows = [line(step) for step in found]
+    return filled(head, [line(step) for step in found])
+
+
+def filled(head: list[str], rows: list[list[str]]) -> str:
+    """A table without the columns that no row fills."""
     kept = [k for k in range(len(head)) if any(row[k] for row in rows)]
     return table([head[k] for k in kept], [[row[k] for k in kept] for row in rows])
 
@@ -142,9 +186,9 @@ def remarks(found: list[Step]) -> Iterator[str]:
         )
 
 
-def gain(step: Step, contestant: str = TORCH, part: str = "") -> str:
+def gain(step: Step, contestant: str = TORCH, part: str = "", ours: str = OURS) -> str:
     """A gain as text; empty where there is none."""
-    found = step.gain(contestant, part)
+    found = step.gain(contestant, part, ours)
     return times(found) if found else ""
 
 

@@ -232,6 +232,7 @@ def carries(results: Results) -> str:
 RECURRENCES = ("recurrence_h200.csv", "recurrence_cpu.csv")
 SELECTIVE = ("selective_h200.csv", "selective_cpu.csv")
 PACKED = ("packed_h200.csv", "packed_cpu.csv")
+EMBEDDING = ("embedding_h200.csv", "embedding_cpu.csv")
 QUANTIZE = ("quantize_h200.csv", "quantize_cpu.csv")
 
 
@@ -294,6 +295,20 @@ def quantizations(results: Results) -> str:
         ]  # fmt: skip
         head = ["operation", "direction", "granularity", "dtype", "time", "share of a copy", *rivals.values()]
         text += [f"{file.heading()} Shape {shape_text(file.rows[0]['shape'])}.", table(head, lines)]
+    return "\n\n".join(text)
+
+
+def embedding_bags(results: Results) -> str:
+    """Forward, gradient and updates of one table, beside torch."""
+    text = []
+    for file in map(results.file, EMBEDDING):
+        lines = [
+            [row["operation"], shape_text(row["shape"]), row["dtype"], duration(row["ms"]), share_text(row),
+             duration(row["torch_ms"]), times(row["ratio"])]
+            for row in file.rows
+        ]  # fmt: skip
+        head = ["operation", "shape", "dtype", "time", "share of a copy", "torch", "times faster"]
+        text += [file.heading(), table(head, lines)]
     return "\n\n".join(text)
 
 

@@ -28,6 +28,8 @@ PLACE = re.compile(r"^<!-- table: (?P<name>[\w-]+) -->.*$", re.MULTILINE)
 TABLES: dict[str, Callable[[Results], str]] = {
     "steps": doc_steps.written(doc_steps.GPU),
     "steps-cpu": doc_steps.written(doc_steps.CPU),
+    "learning-tables": doc_steps.learning_tables,
+    "embedding-bags": doc_tables.embedding_bags,
     "summary": doc_tables.summary,
     "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
     "h200-scans": doc_tables.speed_of("h200_scan.csv"),

@@ -127,7 +127,8 @@ def test_the_chart_of_steps(tool: Any) -> None:
         for word in words
         if re.fullmatch(r"[\d.]+x", word) and word not in ("1x", "10x", "100x", "1000x")
     ]
-    assert len(bars) == len(gains) == len(tool("doc_steps").HIGHLIGHTS)
+    results = tool("doc_results").Results(ROOT)
+    assert len(bars) == len(gains) == len(tool("doc_steps").highlights(results))
     decade = bars[gains.index(max(gains))] / math.log10(max(gains))
     assert bars == pytest.approx([decade * math.log10(gain) for gain in gains], abs=0.5)
 

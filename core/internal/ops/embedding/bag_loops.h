@@ -102,7 +102,7 @@ TARGET static void AT(finish_row)(const sw_bag_out *out, long row, double *sum) 
     const type *dy = (const type *)b->dy; \
     double *scratch = (double *)b->scratch; \
     long rows = b->out.rows, columns = b->out.columns, many = rows; \
-    index *used = (index *)b->used; /* rows that have entries; a list of them has no branch that depends on the data */ \
+    index *used = (index *)b->used; /* rows with entries: a list of them has no branch that depends on data */ \
     if (used) { \
       many = 0; \
       for (long row = 0; row < rows; row++) used[many] = (index)row, many += begin[row + 1] > begin[row]; \
