@@ -141,12 +141,14 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 class Info(egg_info):
     """Gives a wheel without kernels, editable or not, a version of its own. The sources have the version without a suffix.
 
-    The description of the package has no links into the source tree, which a package index does not have.
+    The description of the package has absolute links, as a package index has no source tree.
     """
 
     def finalize_options(self) -> None:
         metadata = self.distribution.metadata
-        metadata.long_description = description.without_local_links(metadata.long_description or "")
+        repository = metadata.project_urls["Repository"]
+        readme = metadata.long_description or ""
+        metadata.long_description = description.with_absolute_links(readme, repository, metadata.version or "")
         if not codes() and "sdist" not in self.distribution.commands:
             self.tag_build = CPU_SUFFIX
         super().finalize_options()

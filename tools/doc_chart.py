@@ -64,7 +64,7 @@ def steps(results: Results) -> str:
         lines += line_of_grid(place(10**k), len(rows), f"{10**k}x", strong=k == 0)
     for i, (label, gain) in enumerate(rows):
         y = TOP + ROW * i
-        lines += [text(LABELS - 10, y + 17, label, "end"), bar(y + 5, place(gain) - LABELS, OURS)]
+        lines += [text(LABELS - 10, y + 17, label.replace("`", ""), "end"), bar(y + 5, place(gain) - LABELS, OURS)]
         lines.append(text(WIDTH - 4, y + 17, times(gain), "end"))
     return "\n".join([*lines, "</svg>", ""])
 

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 import runpy
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +78,11 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 def gain_text(subject: str, gains: Iterable[tuple[float, str]]) -> str:
     """A sentence about the gains over torch of rows, given with what they measure."""
     found = list(gains)
-    mean = times(geometric_mean(gain for gain, _ in found)).rstrip("x")
+    middle = times(statistics.median(gain for gain, _ in found)).rstrip("x")
+    mean = times(geometric_mean(gain for gain, _ in found))
     least, slowest = min(found)
     where = f"the slowest row is {slowest} ({times(least)})"
-    return f"{subject} are {mean} times faster in the geometric mean of {len(found)} rows; {where}."
+    return f"{subject} are {middle} times faster in the median of {len(found)} rows (geometric mean {mean}); {where}."
 
 
 def times(ratio: float | str) -> str:

@@ -7,23 +7,22 @@ from dataclasses import dataclass
 
 from doc_results import File, Results, Row, duration, gain_text, machine, shape_text, table, times
 
-GPU, CPU = "step_h200.csv", "step_cpu.csv"
+GPU, CPU, MAMBA = "step_h200.csv", "step_cpu.csv", "step_mamba_h200.csv"
 LEARNING = ("step_learning_h200.csv", "step_learning_cpu.csv")  # tables that learn in the backward
 OURS, TORCH, COMPILE, TOGETHER, FROZEN = "sternway", "torch", "compile", "EmbeddingBags", "frozen"
 QUIET = 0.2  # processors that other work may take, as in python/bench/timing.py
 
-# The rows of the table in README.md: name, step, shape, dtype. Those of LEARNING_HIGHLIGHTS have all tables in one module.
-HIGHLIGHTS: tuple[tuple[str, str, str], ...] = (
-    ("Llama, 6 layers", "2x4096x2048", "bfloat16"),
-    ("fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
-    ("embedding", "151936x4096x32768", "bfloat16"),
-    ("Cox loss", "1000000", "float32"),
-    ("cumsum, dim 1", "8192x8192", "float32"),
-    ("logcumsumexp, dim 0", "1048576x2", "float32"),
-)
-LEARNING_HIGHLIGHTS: tuple[tuple[str, str, str, str], ...] = (
-    ("8 EmbeddingBags, SGD", "learning tables, sgd", "8x1000000x128x8192x20", "float32"),
-    ("100 EmbeddingBags, Adagrad", "learning tables, adagrad", "100x100000x64x2048x10", "float32"),
+# The rows of the table in README.md: name, file, contestant of sternway, step, shape, dtype.
+HIGHLIGHTS = (
+    ("Llama with `st.patch_rope`", GPU, OURS, "Llama, 6 layers", "2x4096x2048", "bfloat16"),
+    ("Mamba with `st.patch_recurrence`", MAMBA, OURS, "Mamba, 2 layers", "2x1024x1024", "bfloat16"),
+    ("recommender, 8 tables, SGD", LEARNING[0], TOGETHER, "learning tables, sgd", "8x1000000x128x8192x20", "float32"),
+    ("recommender, 100 tables, Adagrad", LEARNING[0], TOGETHER, "learning tables, adagrad", "100x100000x64x2048x10", "float32"),
+    ("embedding of a language model", GPU, OURS, "embedding", "151936x4096x32768", "bfloat16"),
+    ("quantization-aware training", GPU, OURS, "fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
+    ("Cox regression", GPU, OURS, "Cox loss", "1000000", "float32"),
+    ("cumsum along rows", GPU, OURS, "cumsum, dim 1", "8192x8192", "float32"),
+    ("logcumsumexp along columns", GPU, OURS, "logcumsumexp, dim 0", "1048576x2", "float32"),
 )
 
 
@@ -80,20 +79,20 @@ def steps(file: File) -> list[Step]:
 def highlights(results: Results) -> list[tuple[str, Step, str]]:
     """The rows of the table in README.md: name, step, and the contestant of sternway."""
     rows = []
-    for file, wanted, ours in ((GPU, HIGHLIGHTS, OURS), (LEARNING[0], LEARNING_HIGHLIGHTS, TOGETHER)):
-        measured = {(step.name, step.shape, step.dtype): step for step in steps(results.file(file))}
-        rows += [(row[0], measured[row[-3:]], ours) for row in wanted]
+    for label, file, ours, *key in HIGHLIGHTS:
+        [step] = [step for step in steps(results.file(file)) if [step.name, step.shape, step.dtype] == key]
+        rows.append((label, step, ours))
     return rows
 
 
 def readme(results: Results, backwards: str) -> str:
     """The region of README.md: some steps, and the sentences about all steps and about the backwards alone."""
     file = results.file(GPU)
-    head = ["step: forward and backward", "shape", "dtype", "torch", "sternway", "times faster", "than `torch.compile`"]
-    lines = [[name, shape_text(step.shape), step.dtype, text(step.time(TORCH)), text(step.time(ours)), gain(step, ours=ours),
-              gain(step, COMPILE, ours=ours)] for name, step, ours in highlights(results)]  # fmt: skip
+    head = ["training step", "shape, dtype", "PyTorch", "sternway", "times faster", "than `torch.compile`"]
+    lines = [[name, f"{shape_text(step.shape)}, {step.dtype}", text(step.time(TORCH)), text(step.time(ours)),
+              gain(step, ours=ours), gain(step, COMPILE, ours=ours)] for name, step, ours in highlights(results)]  # fmt: skip
     return f"""\
-Whole training steps through autograd on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
+Forward and backward of whole training steps on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
 
 {table(head, lines)}
 

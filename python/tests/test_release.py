@@ -122,9 +122,11 @@ def test_modules_that_go_links_have_licenses(backend: Any, root: Path) -> None:
 # --- Versions and pins ------------------------------------------------------------------------------------------------
 
 
-def test_citation_has_the_version(root: Path) -> None:
+def test_citation_has_the_version_and_the_date(root: Path) -> None:
     [version] = re.findall(r'^version = "(.*)"', (root / "pyproject.toml").read_text(), re.MULTILINE)
+    [date] = re.findall(rf"^## {re.escape(version)} - (\d{{4}}-\d\d-\d\d)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text()
+    assert f"\ndate-released: {date}\n" in (root / "CITATION.cff").read_text()
 
 
 def test_checks_of_a_release_are_pinned(root: Path) -> None:
