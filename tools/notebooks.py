@@ -2,7 +2,7 @@
 
     python tools/notebooks.py                           fail where a fresh run gives other outputs
     python tools/notebooks.py --write                   commit the outputs of this run
-    python tools/notebooks.py notebooks/01_plans.ipynb  these notebooks alone
+    python tools/notebooks.py notebooks/01_start.ipynb  these notebooks alone
 
 Text is the same outside of numbers, and so are whole numbers. Other numbers agree within 2 % or one unit of their last digit,
 as processors and versions of torch round differently. Of an image only its presence is compared. Tags of a cell say what else
