@@ -122,6 +122,7 @@ def test_links_and_formulas(part: Any) -> None:
     paths = {
         "docs/howto/plans.md": "howto/plans.md",
         "notebooks/01_start.ipynb": "notebooks/01_start.md",
+        "notebooks/gpu/05_embedding_bag.ipynb": "notebooks/gpu/05_embedding_bag.md",
         "README.md": "README.md",
     }
     for path, there in {**paths, "go.mod": None, "docs/site/hooks.py": None}.items():
