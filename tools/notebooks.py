@@ -2,7 +2,11 @@
 
     python tools/notebooks.py                           fail where a fresh run gives other outputs
     python tools/notebooks.py --write                   commit the outputs of this run
-    python tools/notebooks.py notebooks/01_plans.ipynb  these notebooks alone
+    python tools/notebooks.py notebooks/01_start.ipynb  these notebooks alone
+    python tools/notebooks.py --gpu notebooks/05_embedding_bag.ipynb --output notebooks/gpu/05_embedding_bag.ipynb
+
+The last command runs one notebook on a GPU, and writes a copy that names the card. It needs no build tools: sternway may be an
+unpacked wheel on PYTHONPATH, beside torch, nbclient, ipykernel, matplotlib, tqdm and what else the notebook imports.
 
 Text is the same outside of numbers, and so are whole numbers. Other numbers agree within 2 % or one unit of their last digit,
 as processors and versions of torch round differently. Of an image only its presence is compared. Tags of a cell say what else
@@ -27,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LARGEST = 300_000  # bytes of a committed notebook
 TIMEOUT = 600  # seconds of a cell
 TOLERANCE = 0.02  # relative difference of a number that is the same
+ON_CPU = "The committed outputs are those of a run on a CPU; where there is a GPU, the notebook runs on it."
+LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)[^)#\s]+")  # to a file; without the anchor
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 Output = tuple[str, str]  # kind, text
@@ -123,7 +129,7 @@ def faults(notebook: dict[str, Any], size: int) -> list[str]:
 
 
 def execute(path: Path) -> Any:
-    """The notebook after a run on the CPU."""
+    """The notebook after a run, on the CPU if CUDA_VISIBLE_DEVICES is empty."""
     import nbclient
     import nbformat
 
@@ -137,6 +143,58 @@ def execute(path: Path) -> Any:
     return notebook
 
 
+def save(notebook: Any, fresh: Any, path: Path) -> None:
+    """Write a notebook to a file with the outputs of a fresh run."""
+    import nbformat
+
+    for cell, ran in zip(notebook["cells"], fresh["cells"], strict=True):
+        if cell["cell_type"] == "code":
+            cell["outputs"] = [nbformat.from_dict(output) for output in cleaned(ran)]  # type: ignore[no-untyped-call]
+            cell["execution_count"] = ran["execution_count"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(nbformat.writes(notebook).rstrip("\n") + "\n")  # type: ignore[no-untyped-call]
+
+
+def name_the_card(notebook: Any, machine: str, path: Path, output: Path) -> None:
+    """Begin a notebook with the machine of its run, and let its links start from the folder of the output.
+
+    Raises:
+        ValueError: the notebook has no sentence about its outputs, as it always runs on the CPU.
+    """
+    first = joined(notebook["cells"][0]["source"])
+    if ON_CPU not in first:
+        raise ValueError(f"{path.name} runs on the CPU alone")
+    title, _, text = first.replace(ON_CPU, "").rstrip().partition("\n")
+    run = f"**A run on one {machine}.** [{path.name}]({path.name}) has the outputs of a CPU."
+    notebook["cells"][0]["source"] = f"{title}, on a GPU\n\n{run}\n{text}"
+
+    def moved(match: re.Match[str]) -> str:
+        return Path(os.path.relpath(path.parent / match[0], output.parent)).as_posix()
+
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = LINK.sub(moved, joined(cell["source"]))
+
+
+def run_on_gpu(path: Path, output: Path) -> list[str]:
+    """Run a notebook on a GPU, write it to another file, and return what is wrong with it."""
+    import nbformat
+    from sternway.bench.report import machine
+
+    from sternway._cases.source import cuda_devices
+
+    devices, reason = cuda_devices()
+    if not devices:
+        return [f"there is no GPU to run on: {reason}"]
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    name_the_card(notebook, machine("cuda"), path, output)
+    save(notebook, execute(path), output)
+    wrong = faults(notebook, output.stat().st_size)
+    if not any("device: cuda\n" in text for cell in notebook["cells"] if "outputs" in cell for _, text in outputs_of(cell)):
+        wrong.append("no output says that the device is cuda")
+    return wrong
+
+
 def run(path: Path, write: bool) -> list[str]:
     """Run a notebook, and return what is wrong with it."""
     import nbformat
@@ -144,11 +202,7 @@ def run(path: Path, write: bool) -> list[str]:
     committed = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     fresh = execute(path)
     if write:
-        for cell, ran in zip(committed["cells"], fresh["cells"], strict=True):
-            if cell["cell_type"] == "code":
-                cell["outputs"] = [nbformat.from_dict(output) for output in cleaned(ran)]  # type: ignore[no-untyped-call]
-                cell["execution_count"] = ran["execution_count"]
-        path.write_text(nbformat.writes(committed).rstrip("\n") + "\n")  # type: ignore[no-untyped-call]
+        save(committed, fresh, path)
         return faults(committed, path.stat().st_size)
     wrong = faults(fresh, path.stat().st_size)
     for number, (cell, ran) in enumerate(zip(committed["cells"], fresh["cells"], strict=True)):
@@ -162,17 +216,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("notebooks", nargs="*", type=Path, default=sorted(ROOT.glob("notebooks/*.ipynb")))
     parser.add_argument("--write", action="store_true", help="write the outputs into the notebooks")
+    parser.add_argument("--gpu", action="store_true", help="run one notebook on a GPU; needs --output")
+    parser.add_argument("--output", type=Path, help="the notebook that --gpu writes")
     options = parser.parse_args()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if options.gpu and (len(options.notebooks) != 1 or options.output is None):
+        parser.error("--gpu needs one notebook and --output")
+    if not options.gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     failed = 0
     for path in options.notebooks:
         began = time.perf_counter()
-        wrong = run(path, options.write)
+        wrong = run_on_gpu(path, options.output) if options.gpu else run(path, options.write)
         print(f"{path.name}: {time.perf_counter() - began:.1f} s, {path.stat().st_size / 1000:.0f} kB", flush=True)
         for text in wrong:
             print(f"{path.name}: {text}", file=sys.stderr)
         failed += bool(wrong)
-    if failed and not options.write:
+    if failed and not options.write and not options.gpu:
         print("run `make notebooks ARGS=--write` if the outputs are meant to change", file=sys.stderr)
     return min(failed, 1)
 

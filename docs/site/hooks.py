@@ -52,7 +52,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     except ValueError as error:
         raise PluginError(str(error)) from error
     found: dict[str, list[str | None]] = {
-        pattern: [site_path(path) for path in sorted(ROOT.glob(pattern))] for pattern in ("notebooks/*.ipynb", "examples/*.py")
+        "notebooks/*.ipynb": [site_path(path) for path in notebooks()],
+        "examples/*.py": [site_path(path) for path in sorted(ROOT.glob("examples/*.py"))],
     }
     found["reference/*"] = [f"reference/{page.path}.md" for page in reference.PAGES]
     config.nav = [filled(entry, found) for entry in config.nav or []]
@@ -78,12 +79,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"examples/{path.stem}.md", content=text))
     for name in DOCUMENTS:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
-    for path in ROOT.glob("notebooks/*.ipynb"):
+    for path in notebooks():
         text, pictures = notebook(path)
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        page = site_path(path) or ""
+        files.append(File.generated(config, page, content=text))
         for name, data in pictures.items():
-            files.append(File.generated(config, f"notebooks/{name}", content=data))
+            files.append(File.generated(config, f"{posixpath.dirname(page)}/{name}", content=data))
     return files
+
+
+def notebooks() -> list[Path]:
+    """The notebooks, and then the copies with the outputs of a GPU."""
+    return [*sorted(ROOT.glob("notebooks/*.ipynb")), *sorted(ROOT.glob("notebooks/gpu/*.ipynb"))]
 
 
 def notebook(path: Path) -> tuple[str, dict[str, bytes]]:
@@ -121,7 +128,7 @@ def site_path(path: Path) -> str | None:
     if folder == "docs" and not rest.startswith("site/"):
         return rest
     if (folder, path.suffix) in (("notebooks", ".ipynb"), ("examples", ".py")):
-        return f"{folder}/{path.stem}.md"
+        return f"{folder}/{rest.removesuffix(path.suffix)}.md"
     return None
 
 

@@ -121,7 +121,8 @@ def test_links_and_formulas(part: Any) -> None:
     assert html.count("<autoref") == 1
     paths = {
         "docs/howto/plans.md": "howto/plans.md",
-        "notebooks/01_plans.ipynb": "notebooks/01_plans.md",
+        "notebooks/01_start.ipynb": "notebooks/01_start.md",
+        "notebooks/gpu/05_embedding_bag.ipynb": "notebooks/gpu/05_embedding_bag.md",
         "README.md": "README.md",
     }
     for path, there in {**paths, "go.mod": None, "docs/site/hooks.py": None}.items():
