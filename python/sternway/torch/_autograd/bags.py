@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name, dtype_name
-from ..._embedding_bag_forward import EmbeddingBagsDescriptor, EmbeddingBagsPlan
-from ..._embedding_bags import EmbeddingBagsBackwardDescriptor, EmbeddingBagsBackwardPlan
+from ..._embedding_bags import (
+    EmbeddingBagsBackwardDescriptor,
+    EmbeddingBagsBackwardPlan,
+    EmbeddingBagsDescriptor,
+    EmbeddingBagsPlan,
+)
 from ..._types import FloatDType, IndexDType
 from ...errors import make
 from .calls import resolve
