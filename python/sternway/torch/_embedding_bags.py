@@ -93,7 +93,7 @@ def _run(module: EmbeddingBags, indices: Tensor, offsets: Tensor, weights: Tenso
     if learner is not None:
         if not tables.are_own():
             wanted, hint = "the module's own parameters where they have an optimizer", "keep the module out of them"
-            got = "other tensors in their place, as FSDP, functional_call and parametrizations put there"
+            got = "other tensors in their place, as DataParallel, FSDP, functional_call and parametrizations put there"
             raise make("unsupported", OP, "weights", wanted, got, hint)
         require_one_process(learner)
     packed = tables.find()

@@ -286,16 +286,13 @@ class TableOptimizer(torch.optim.Optimizer):
             InvalidProblemError: a number of the group that is none, or is out of its range.
         """
         group = self.param_groups[0]
-        lr, scale = group["lr"], group["grad_scale"]
-        if self._captured or not all(isinstance(x, (int, float)) for x in (lr, scale)):  # whose number may have changed
-            self._seen = None
-        betas = group.get("betas")
-        if isinstance(betas, list):
-            betas = tuple(betas)
-        seen = [lr, scale, group["weight_decay"], group.get("eps"), betas, group.get("seed")]
-        if self._seen is None or seen != self._seen:
+        betas = group.get("betas", ())
+        numbers = [group["lr"], group["grad_scale"], group["weight_decay"], group.get("eps", 0.0), group.get("seed", 0)]
+        numbers.extend(betas if isinstance(betas, (tuple, list)) else [betas])
+        may_change = self._captured or not all(isinstance(x, (int, float)) for x in numbers)  # a tensor, in place
+        if may_change or numbers != self._seen:
             self._write(group)
-            self._seen = seen
+            self._seen = None if may_change else numbers
         self._opt_called = True  # for schedulers, which warn where nobody has called step
         return self._operands
 

@@ -213,11 +213,11 @@ class TableList(torch.nn.ParameterList):
 
     def are_own(self) -> bool:
         """Whether the tables are the module's own parameters, and not others in their place for the time of a call."""
-        return all(map(operator.is_, self._parameters.values(), self._known))
+        return len(self._parameters) == len(self._known) and all(map(operator.is_, self._parameters.values(), self._known))
 
     def _current(self) -> tuple[Parameter, ...]:
-        current: Any = self._parameters.values()
-        return tuple(current)
+        current: Any = self._parameters or getattr(self, "_former_parameters", {})  # the latter in a replica of DataParallel
+        return tuple(current.values())
 
     def _pointers(self) -> list[int]:
         """The addresses of the tables; none of tensors without memory."""
