@@ -188,7 +188,7 @@ func (d EmbeddingBagBackward) Padding() int64 { return ops.PaddingRow(d.PaddingI
 func (d EmbeddingBagBackward) traffic() int64 {
 	rows := d.NumEmbeddings
 	if d.learns() {
-		arrays := 1 + len(stateNames[d.Optimizer])
+		arrays := 1 + len(StateNames[d.Optimizer])
 		if d.isRowwise() { // a number for each row is next to nothing
 			arrays = 1
 		}

@@ -66,15 +66,15 @@ func (l *Learning) tableOperands(shape []int64, element tensor.DType) []ops.Oper
 	}
 }
 
-// stateNames are the states of each optimizer, by torch.optim's names.
-var stateNames = map[string][]string{"adagrad": {"sum"}, "rowwise_adagrad": {"sum"}, "adam": {"exp_avg", "exp_avg_sq"}}
+// StateNames are the states of each optimizer, by torch.optim's names.
+var StateNames = map[string][]string{"adagrad": {"sum"}, "rowwise_adagrad": {"sum"}, "adam": {"exp_avg", "exp_avg_sq"}}
 
 // stateOperands are the states of the optimizer.
 func (l *Learning) stateOperands(shape []int64, element tensor.DType) (list []ops.Operand) {
 	if l.isRowwise() {
 		shape = shape[:1]
 	}
-	for _, name := range stateNames[l.Optimizer] {
+	for _, name := range StateNames[l.Optimizer] {
 		list = append(list, ops.Operand{Name: name, Out: true, Contiguous: true, DTypes: []tensor.DType{element.Accumulator()}, Shapes: [][]int64{shape}})
 	}
 	return list

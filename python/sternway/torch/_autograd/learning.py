@@ -15,6 +15,11 @@ from .calls import resolve
 from .operators import PLAIN, is_distributed
 from .tangents import has_tangents
 
+Kind = tuple[Any, bool]
+"""The fields ``optimizer`` and ``stochastic_rounding`` of a descriptor."""
+NO_LEARNER: Kind = (None, False)
+"""The kind of a backward that has gradients."""
+
 
 class Learner(Protocol):
     """The optimizer of a table, or of some."""
@@ -28,7 +33,7 @@ class Learner(Protocol):
     def weights(self) -> Sequence[Tensor]: ...
 
     @property
-    def kind(self) -> tuple[str, bool]: ...
+    def kind(self) -> Kind: ...
 
     def operands(self) -> dict[str, Tensor]: ...
 
