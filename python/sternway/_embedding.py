@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
+from ._bag_arguments import flag
 from ._descriptor import Descriptor
-from ._embedding_bag import _flag, embedding_bag_backward
+from ._embedding_bag import embedding_bag_backward
 from ._lent import Lent
 from ._operands import refuse_recorded
 from ._types import ArrayT, DLPackArray, FloatDType, IndexDType, Optimizer
@@ -223,7 +224,7 @@ def embedding_backward(
     flat_grad, flat_rows = _rows(grad, rows)
     plan = _planned(
         num_embeddings, shape[-1], flat_rows.shape[0], grad.dtype, rows.dtype, padding_idx,
-        _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(grad),
+        flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(grad),
     )  # fmt: skip
     outputs: dict[str, ArrayT] = _outputs.outputs(plan, grad, [("dweight", plan.descriptor.shape, None)], out)
     plan.run(dy=flat_grad, indices=flat_rows, **outputs)

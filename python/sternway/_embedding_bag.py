@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, ClassVar
 
 from . import _outputs, _plan, errors
-from ._arrays import Array, device_of, producer, require_array
+from ._arrays import Array, device_of, require_array
+from ._bag_arguments import flag, flat_positions, flat_weights
 from ._descriptor import Descriptor
 from ._sku import PlanPreference
 from ._types import ArrayT, BagMode, DLPackArray, FloatDType, IndexDType, Optimizer
@@ -115,7 +115,7 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
         Error: see ``select`` and ``run``.
 
     Example:
-        >>> import numpy as np, sternway as sw
+        >>> import dataclasses, numpy as np, sternway as sw
         >>> descriptor = sw.EmbeddingBagBackwardDescriptor(
         ...     num_embeddings=3, embedding_dim=2, num_bags=2, total_indices=3, dtype="float64"
         ... )
@@ -124,6 +124,12 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
         >>> plan.run(dy=dy, indices=np.array([2, 0, 2]), offsets=np.array([0, 1]), dweight=dweight)
         >>> dweight.tolist()
         [[10.0, 20.0], [0.0, 0.0], [11.0, 22.0]]
+        >>> learning = sw.EmbeddingBagBackwardPlan.select(dataclasses.replace(descriptor, optimizer="sgd"))
+        >>> weight, options = np.ones((3, 2)), np.zeros(10)
+        >>> options[0], options[5] = 0.5, 1.0  # lr, grad_scale
+        >>> learning.run(dy=dy, indices=np.array([2, 0, 2]), offsets=np.array([0, 1]), weight=weight, options=options)
+        >>> weight.tolist()
+        [[-4.0, -9.0], [1.0, 1.0], [-4.5, -10.0]]
     """
 
     descriptor_type = EmbeddingBagBackwardDescriptor
@@ -160,55 +166,10 @@ def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
         raise errors.renamed(error, error.op) from error.__cause__
 
 
-def _flag(op: str, name: str, value: Any) -> bool:
-    """An option as a bool; a scalar of NumPy is accepted."""
-    if value is True or value is False:
-        return value
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.bool_):
-        return bool(value)
-    raise errors.make("invalid_problem", op, name, "True or False", errors.shown(value))
-
-
-def _flat(
-    op: str, like: Array, indices: Array, offsets: Array | None, out: Any, bags: int | None = None
-) -> tuple[Array, Array]:
-    """Indices of rank 1, and offsets. Each row of indices of rank 2 is a bag, whose offsets are made here.
-
-    like: an array of the library that makes them, unless `out` is one. bags: how many bags there are, if that is known.
-    """
-    if len(indices.shape) == 1:
-        if offsets is None:
-            raise errors.make("invalid_problem", op, "offsets", "given for indices of rank 1", "nothing")
-        return indices, require_array(op, "offsets", offsets)
-    if len(indices.shape) != 2:
-        raise errors.make("invalid_problem", op, "indices", "of rank 1 or 2", f"rank {len(indices.shape)}")
-    if offsets is not None:
-        got = "an operand"
-        raise errors.make("invalid_problem", op, "offsets", "left out for indices of rank 2", got, "each row is a bag")
-    count, width = indices.shape
-    if bags is not None and bags != count:
-        rows = f"of {bags} rows like dy"
-        raise errors.make("invalid_problem", op, "indices", rows, f"shape {list(indices.shape)}", "each row is a bag")
-    given = like if out is None or isinstance(out, (tuple, list)) else out
-    return indices.reshape(-1), producer(given, op).multiples(count, width, device_of(like))
-
-
 def _flat_of_gradient(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
     if len(dy.shape) != 2:
         raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
-    return _flat(op, dy, indices, offsets, out, dy.shape[0])
-
-
-def _flat_weights(op: str, weights: Any, indices: Array) -> Array | None:
-    """Weights of samples, which have the shape of the indices, of rank 1."""
-    if weights is None:
-        return None
-    weights = require_array(op, "per_sample_weights", weights)
-    if tuple(weights.shape) != tuple(indices.shape):
-        shapes = f"of shape {list(indices.shape)} like indices", str(list(weights.shape))
-        raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
-    return weights if len(weights.shape) == 1 else weights.reshape(-1)
+    return flat_positions(op, dy, indices, offsets, out, dy.shape[0])
 
 
 @errors.reported_as("embedding_bag_backward", _OUTPUTS)
@@ -271,12 +232,12 @@ def embedding_bag_backward(
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
     flat, starts = _flat_of_gradient(op, grad, rows, offsets, out)
-    last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
-    weights = _flat_weights(op, per_sample_weights, rows)
+    last = flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
+    weights = flat_weights(op, per_sample_weights, rows)
     plan = _planned(
         "num_embeddings",
         num_embeddings, grad.shape[1], grad.shape[0], flat.shape[0], grad.dtype, mode, flat.dtype, starts.dtype, padding_idx,
-        last, _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(grad), _flag(op, "deterministic", deterministic),
+        last, flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(grad), flag(op, "deterministic", deterministic),
     )  # fmt: skip
     outputs: dict[str, ArrayT] = _outputs.outputs(plan, grad, [("dweight", plan.descriptor.shape, None)], out)
     plan.run(dy=grad, indices=flat, offsets=starts, per_sample_weights=weights, max_indices=max_indices, **outputs)
@@ -324,7 +285,7 @@ def embedding_bag_per_sample_weights_backward(
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
     flat, starts = _flat_of_gradient(op, grad, rows, offsets, out)
-    last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
+    last = flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
     table = require_array(op, "weight", weight)
     if len(table.shape) != 2:
         raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(table.shape)}")

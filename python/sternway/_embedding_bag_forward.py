@@ -8,17 +8,11 @@ from typing import Any, ClassVar, Literal, overload
 
 from . import _outputs, _plan, errors
 from ._arrays import device_of, dtype_name, require_array
+from ._bag_arguments import flag, flat_positions, flat_weights
 from ._descriptor import Descriptor
-from ._embedding_bag import _flag, _flat, _flat_weights
 from ._types import ArrayT, BagMode, DLPackArray, FloatDType, IndexDType
 
-__all__ = [
-    "EmbeddingBagDescriptor",
-    "EmbeddingBagPlan",
-    "EmbeddingBagsDescriptor",
-    "EmbeddingBagsPlan",
-    "embedding_bag",
-]
+__all__ = ["EmbeddingBagDescriptor", "EmbeddingBagPlan", "embedding_bag"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +77,10 @@ class EmbeddingBagPlan(_plan.Plan[EmbeddingBagDescriptor]):
         max_indices: output [B, D], in ``index_dtype`` or int64: the row that won for each element, or -1 in a bag without
             counted positions; only with mode "max", where it may be left out.
 
-    Sums are made in the order of positions, in float32 on CUDA (float64 for a float64 table) and in float64 on the CPU, and are
-    rounded once, so the bits repeat from run to run. Extents are 64-bit on the CPU. On a GPU each is less than 2^31 - 1, and
-    ``select`` raises UnsupportedError for more. A run is one launch, without a workspace.
+    The formulas, and what becomes of bad offsets and indices, are in :func:`embedding_bag`. Sums are made in the order of
+    positions, in float32 on CUDA (float64 for a float64 table) and in float64 on the CPU, and are rounded once, so the bits
+    repeat from run to run. Extents are 64-bit on the CPU. On a GPU each is less than 2^31 - 1, and ``select`` raises
+    UnsupportedError for more. A run is one launch, without a workspace.
 
     Raises:
         Error: see ``select`` and ``run``.
@@ -103,102 +98,6 @@ class EmbeddingBagPlan(_plan.Plan[EmbeddingBagDescriptor]):
     """
 
     descriptor_type = EmbeddingBagDescriptor
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddingBagsDescriptor(Descriptor):
-    """Embedding bags of many tables at once (table-batched embedding), the problem of :class:`EmbeddingBagsPlan`.
-
-    Args:
-        num_tables: the number of tables.
-        num_bags: the number of bags of each table, which are the rows of y.
-        num_rows: the number of rows of all tables together.
-        num_elements: the number of elements of weight: all tables end to end, and the gaps between them.
-        num_columns: the number of columns of y, the sum of the widths of the tables.
-        embedding_dim: the width of the widest table.
-        total_indices: the number of positions of all bags of all tables together.
-        dtype: the dtype of weight and y: float32, float64, float16 or bfloat16. Sample weights have it too, or float32.
-        mode: "sum", "mean" or "max".
-        index_dtype: the dtype of indices: int32 or int64.
-        offset_dtype: the dtype of offsets: int32 or int64; None: ``index_dtype``.
-        is_aligned: True: every table begins at, and every width is, a multiple of 16 bytes. A GPU then has 16-byte accesses.
-
-    Raises:
-        InvalidProblemError: a field of another type. ``EmbeddingBagsPlan.select`` checks numbers and shapes.
-        UnsupportedError: a dtype or another name that its field does not take.
-        TypeError: a required field is missing.
-
-    Example:
-        >>> import sternway as sw
-        >>> descriptor = sw.EmbeddingBagsDescriptor(
-        ...     num_tables=2, num_bags=32, num_rows=300, num_elements=100 * 8 + 200 * 4, num_columns=12, embedding_dim=8,
-        ...     total_indices=640, dtype="float32",
-        ... )
-        >>> descriptor.shape
-        (32, 12)
-    """
-
-    family: ClassVar[str] = "embedding_bags"
-
-    num_tables: int
-    num_bags: int
-    num_rows: int
-    num_elements: int
-    num_columns: int
-    embedding_dim: int
-    total_indices: int
-    dtype: FloatDType
-    mode: BagMode = "sum"
-    index_dtype: IndexDType = "int64"
-    offset_dtype: IndexDType | None = None
-    is_aligned: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of y, (num_bags, num_columns)."""
-        return self.num_bags, self.num_columns
-
-
-class EmbeddingBagsPlan(_plan.Plan[EmbeddingBagsDescriptor]):
-    """Plan of embedding bags of many tables. ``select`` makes it and ``run`` executes it.
-
-    T, B and N are the descriptor's ``num_tables``, ``num_bags`` and ``total_indices``.
-
-    Operands:
-        weight: input [num_elements], contiguous: the rows of all tables, table after table.
-        indices: input [N], of ``index_dtype``: of all tables end to end; each counts the rows of its own table from 0.
-        offsets: input [T * B + 1], of ``offset_dtype``: bag b of table t has the positions from ``offsets[t * B + b]`` up to
-            the next offset. The first is 0, the last N.
-        tables: input [T + 1, 3], int64, contiguous: the first row, the first element in weight and the first column in y of
-            each table; in the last row the ends of these. A table has contiguous rows; between two tables there may be a gap.
-        per_sample_weights: input [N], a factor of each position, in ``dtype`` or float32; only with mode "sum".
-        y: output [B, num_columns]: bag b of table t is in row b, in the columns of table t.
-        max_indices: output [B, num_columns], in ``index_dtype`` or int64: the row, of its table, that won for each element, or
-            -1 in a bag without positions; only with mode "max", where it may be left out.
-
-    On the CPU all integers are checked before anything is written. On CUDA bags with bad offsets are empty and bad indices
-    contribute nothing, but ``tables`` is trusted, unless STERNWAY_CHECK=1. Numbers are those of :class:`EmbeddingBagPlan` for
-    each table.
-
-    Raises:
-        Error: see ``select`` and ``run``.
-
-    Example:
-        >>> import numpy as np, sternway as sw
-        >>> descriptor = sw.EmbeddingBagsDescriptor(
-        ...     num_tables=2, num_bags=1, num_rows=5, num_elements=8, num_columns=3, embedding_dim=2, total_indices=3,
-        ...     dtype="float64",
-        ... )
-        >>> plan = sw.EmbeddingBagsPlan.select(descriptor)
-        >>> weight = np.array([1.0, 2.0, 10.0, 20.0, 100.0, 200.0, 3.0, 4.0])  # 3 rows of 2 columns, then 2 rows of 1
-        >>> tables = np.array([[0, 0, 0], [3, 6, 2], [5, 8, 3]])
-        >>> y = np.empty((1, 3))
-        >>> plan.run(weight=weight, indices=np.array([2, 0, 1]), offsets=np.array([0, 2, 3]), tables=tables, y=y)
-        >>> y.tolist()
-        [[101.0, 202.0, 4.0]]
-    """
-
-    descriptor_type = EmbeddingBagsDescriptor
 
 
 @functools.lru_cache(maxsize=1024, typed=True)  # as 1 is no flag, though it equals True
@@ -295,13 +194,13 @@ def embedding_bag(
         raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(table.shape)}")
     if out is not None and not isinstance(out, (tuple, list)):
         out = require_array(op, "out", out)
-    flat, starts = _flat(op, table, rows, offsets, out)
+    flat, starts = flat_positions(op, table, rows, offsets, out)
     if len(starts.shape) != 1:
         raise errors.make("invalid_problem", op, "offsets", "of rank 1", f"rank {len(starts.shape)}")
-    last = _flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
+    last = flag(op, "include_last_offset", include_last_offset) and len(rows.shape) == 1
     if last and not starts.shape[0]:
         raise errors.make("invalid_problem", op, "offsets", "of at least one element with include_last_offset", "none")
-    samples = _flat_weights(op, per_sample_weights, rows)
+    samples = flat_weights(op, per_sample_weights, rows)
     plan = _planned(
         table.shape[0], table.shape[1], starts.shape[0] - last, flat.shape[0], table.dtype, mode, flat.dtype, starts.dtype,
         padding_idx, last, device_of(table),

@@ -198,7 +198,8 @@ class Plan(Generic[D]):
     def run(
         self, *_positional: NoReturn, workspace: DLPackArray | None = None, stream: Any = None, **operands: DLPackArray | None
     ) -> None:
-        """Check the operands and launch the kernel. Every element of each output is overwritten.
+        """Check the operands and launch the kernel. Every element of each output is overwritten; a plan with an optimizer
+        updates its outputs in place.
 
         Nothing is allocated on the device but a workspace, if ``workspace_size`` is not 0 and none is given. On a GPU the
         launch is asynchronous and can be captured in a CUDA graph.

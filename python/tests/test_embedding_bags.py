@@ -666,3 +666,31 @@ def test_a_parameter_in_two_places(device: str) -> None:
     bags.weights[1] = bags.weights[0]
     with pytest.raises(sw.UnsupportedError, match="one parameter in two places"):
         bags(torch.tensor([0, 1], device=device), torch.tensor([0, 1, 2], device=device))
+
+
+def test_replicas_of_data_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone finds a replica that reads, or updates, the tables of the module on another device in place of its own."""
+    from importlib import import_module
+
+    def copies(tensors: Any, devices: list[int], detach: bool = False) -> list[list[Tensor]]:
+        return [[x.clone() for x in tensors] for _ in devices]
+
+    replication = import_module("torch.nn.parallel.replicate")
+    monkeypatch.setattr(replication, "_broadcast_coalesced_reshape", copies)  # which no CPU has
+    ours, operands = bags_of(), batch_of()
+    replica = replication.replicate(ours, [0])[0]
+    with torch.no_grad():
+        for weight in replica.weights._former_parameters.values():
+            weight.mul_(2)
+    y, want = replica(*operands), ours(*operands)
+    torch.testing.assert_close(y, 2 * want)
+    y.sum().backward()
+    own = [weight.grad.clone() for weight in ours.weights]
+    ours.zero_grad()
+    want.sum().backward()
+    assert same(own, [weight.grad for weight in ours.weights])
+    learning = bags_of(optimizer="sgd")
+    before = snapshot(learning)
+    with pytest.raises(sw.UnsupportedError, match="DataParallel"):
+        replication.replicate(learning, [0])[0](*operands)
+    assert same(snapshot(learning), before)

@@ -770,20 +770,18 @@ def test_numbers_are_checked_where_a_backward_reads_them(name: str, value: Any, 
     require_same(ours, before)
 
 
-def test_numbers_that_change_in_place_are_read(device: str) -> None:
-    """Alone finds betas in a list, as a loaded state dict has them, or an lr in an array, whose change is not seen."""
+@pytest.mark.parametrize("name", ["betas", "lr", "weight_decay"])
+def test_numbers_that_change_in_place_are_read(name: str, device: str) -> None:
+    """Alone finds betas in a list, as a loaded state dict has them, or an array or a tensor, whose change is not seen."""
     np = pytest.importorskip("numpy")
+    held: Any = {"betas": [0.9, 0.5], "lr": np.array(0.5), "weight_decay": torch.tensor(0.5)}[name]
     changed, fresh = (module(table(device), "adam") for _ in range(2))
-    group = changed.optimizer.param_groups[0]
-    group["betas"], group["lr"] = [0.9, 0.999], np.array(0.1)
-    fresh.optimizer.param_groups[0].update(betas=(0.9, 0.999), lr=0.1)
-    for k in range(2):
+    changed.optimizer.param_groups[0][name] = held
+    for number in (0.5, 0.25):
+        held[1 if name == "betas" else ()] = number
+        fresh.optimizer.param_groups[0][name] = (0.9, number) if name == "betas" else number
         for each in (changed, fresh):
             each(BAGS.to(device)).square().sum().backward()
-        if k == 0:
-            group["betas"][0] = 0.5
-            group["lr"] *= 0.5
-            fresh.optimizer.param_groups[0].update(betas=(0.5, 0.999), lr=0.05)
     require_same(changed, snapshot(fresh))
 
 
@@ -805,3 +803,12 @@ def test_a_table_with_gaps_is_refused_by_name(device: str) -> None:
     """Alone finds a table that no plan updates, and whose module refuses only the backward."""
     with pytest.raises(sw.UnsupportedError, match="EmbeddingBag: weight must be contiguous"):
         st.EmbeddingBag.from_pretrained(torch.ones(2, 5, device=device).T, freeze=False, optimizer="adam")
+
+
+@pytest.mark.parametrize("kind", [st.EmbeddingBag, st.Embedding])
+def test_operands_that_are_no_tensors(kind: Any, device: str) -> None:
+    """Alone finds an operand of another type whose error names another cause, as a list was called a class of its own."""
+    ours = module(table(device), "sgd", kind)
+    for operand in ([[1, 2]], None):
+        with pytest.raises(TypeError, match=r"input must be a torch\.Tensor"):
+            ours(operand)

@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .._arrays import Array
-from .._embedding_bag_forward import EmbeddingBagsDescriptor, EmbeddingBagsPlan
-from .._embedding_bags import EmbeddingBagsBackwardDescriptor, EmbeddingBagsBackwardPlan
+from .._embedding_bags import (
+    EmbeddingBagsBackwardDescriptor,
+    EmbeddingBagsBackwardPlan,
+    EmbeddingBagsDescriptor,
+    EmbeddingBagsPlan,
+)
 from . import embedding_bag as bags
 from . import embedding_bag_forward as forward
 from . import embedding_bag_optimizers as optimizers

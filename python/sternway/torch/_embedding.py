@@ -21,7 +21,7 @@ from ._autograd.dispatch import (
 from ._autograd.embedding import look_up, run_eager
 from ._autograd.embedding_learning import learn
 from ._autograd.embedding_problem import NAME, Options, options, select_or_raise
-from ._autograd.learning import Learner, require_recording, require_table
+from ._autograd.learning import NO_LEARNER, Kind, Learner, require_recording, require_table
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._learning import LearningTable
@@ -48,7 +48,7 @@ class _Call(NamedTuple):
 
 def prepare(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, scale_grad_by_freq: bool = False, sparse: bool = False,
-    kind: tuple[Any, bool] = (None, False),
+    kind: Kind = NO_LEARNER,
 ) -> _Call:  # fmt: skip
     """Check a call of embedding, and select the plans of its backward.
 

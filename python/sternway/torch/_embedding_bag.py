@@ -22,7 +22,7 @@ from ._autograd.dispatch import (
     with_index,
     with_public_names,
 )
-from ._autograd.learning import Learner, require_recording, require_table
+from ._autograd.learning import NO_LEARNER, Kind, Learner, require_recording, require_table
 from ._autograd.operators import is_distributed, is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
 from ._learning import LearningTable
@@ -54,7 +54,7 @@ class _Call(NamedTuple):
 def prepare(
     input: Tensor, weight: Tensor, offsets: Tensor | None, scale_grad_by_freq: bool, mode: str, sparse: bool,
     per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
-    kind: tuple[Any, bool] = (None, False),
+    kind: Kind = NO_LEARNER,
 ) -> _Call:  # fmt: skip
     """Check a call of embedding_bag, convert it to indices of rank 1 with offsets, and select the plans of its backward.
 

@@ -76,7 +76,7 @@ def _problem(packed: Packed, layout: TableLayout, mode: str, indices: Tensor, of
     """
     if indices.dim() != 1:
         raise make("invalid_problem", OP, "indices", "of rank 1", f"rank {indices.dim()}")
-    tables = layout.counts[0]
+    tables = layout.counts.tables
     bags, rest = divmod(offsets.shape[0] - 1, tables) if offsets.dim() == 1 else (0, 1)
     if rest or bags < 0:
         wanted = f"of shape [{tables} * batch + 1], for {tables} tables"
@@ -93,7 +93,7 @@ def _run(module: EmbeddingBags, indices: Tensor, offsets: Tensor, weights: Tenso
     if learner is not None:
         if not tables.are_own():
             wanted, hint = "the module's own parameters where they have an optimizer", "keep the module out of them"
-            got = "other tensors in their place, as FSDP, functional_call and parametrizations put there"
+            got = "other tensors in their place, as DataParallel, FSDP, functional_call and parametrizations put there"
             raise make("unsupported", OP, "weights", wanted, got, hint)
         require_one_process(learner)
     packed = tables.find()
@@ -242,8 +242,8 @@ class EmbeddingBags(LearningTable):
             "2 tables, 7 rows, 3 columns, mode='sum', optimizer='adagrad'"
         """
         assert self.weights.layout is not None
-        tables, rows, _, columns, _ = self.weights.layout.counts
-        return self._described(f"{tables} tables, {rows} rows, {columns} columns, mode={self.mode!r}")
+        counts = self.weights.layout.counts
+        return self._described(f"{counts.tables} tables, {counts.rows} rows, {counts.columns} columns, mode={self.mode!r}")
 
     def forward(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """Return the reduced bags of all tables.

@@ -12,20 +12,21 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .._arrays import dtype_name
+from .._choices import OPTIMIZER_NUMBERS, OPTIMIZER_STATES
 from ..errors import any_of, make, shown
 from ._autograd.calls import FLOATS
+from ._autograd.learning import Kind
 from ._autograd.packed_tables import TableLayout
 from ._table_options import check_option, check_options, real, require_narrow
 
-_STATES = {"sgd": (), "adagrad": ("sum",), "rowwise_adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
 _OF_TORCH: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0, "dampening": 0}, "adagrad": {"lr_decay": 0}}
 """Options that torch's optimizer of the same rule reads from a state dict, with the one value that a table has for them."""
 _ABSENT = ("momentum", "dampening", "nesterov", "maximize", "lr_decay", "amsgrad", "decoupled_weight_decay")
 """Options of torch's optimizers that a table does not have. A state dict may hold them as 0 or False."""
 _IGNORED = ("params", "foreach", "fused", "differentiable", "capturable")
 """Entries of a group of torch's state dict that do not change the numbers."""
-_COUNT = 10  # elements of the operand options
-_STEP, _SEED, _DRAW = 6, 8, 9  # places in the operand options
+_COUNT = len(OPTIMIZER_NUMBERS)
+_STEP, _DRAW = map(OPTIMIZER_NUMBERS.index, ("step", "draw"))  # which a run counts
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -59,7 +60,7 @@ class TableOptimizer(torch.optim.Optimizer):
         self._captured = False  # whether a CUDA graph writes numbers too, when it is replayed
         super().__init__(list(weights), {"lr": lr, "grad_scale": 1.0, **checked})
         self._options = torch.zeros(_COUNT, dtype=torch.float64, device=weight.device)
-        self._arrays = {name: self._initial(name, weight) for name in _STATES[self.name]}
+        self._arrays = {name: self._initial(name, weight) for name in OPTIMIZER_STATES[self.name]}
         self._link()
 
     @property
@@ -74,7 +75,7 @@ class TableOptimizer(torch.optim.Optimizer):
         return weights
 
     @property
-    def kind(self) -> tuple[str, bool]:
+    def kind(self) -> Kind:
         """The fields of a descriptor: the name of the optimizer, and whether it rounds at random."""
         return self.name, self.param_groups[0]["stochastic_rounding"]
 
@@ -161,7 +162,7 @@ class TableOptimizer(torch.optim.Optimizer):
         self._captured = False
         if "_options" in state:
             with torch.no_grad():
-                self._arrays = {name: self._join(name) for name in _STATES[self.name]}
+                self._arrays = {name: self._join(name) for name in OPTIMIZER_STATES[self.name]}
             self._link()
 
     def state_dict(self) -> dict[str, Any]:
@@ -243,7 +244,7 @@ class TableOptimizer(torch.optim.Optimizer):
 
     def _check_state(self, op: str, weight: Parameter, state: Mapping[str, Any]) -> None:
         """Refuse a state that is not of this optimizer and of a table's shape."""
-        names = _STATES[self.name]
+        names = OPTIMIZER_STATES[self.name]
         known = {*names, "step", "draw"}
         for name in ("step", "draw"):
             if name in state:
@@ -286,16 +287,13 @@ class TableOptimizer(torch.optim.Optimizer):
             InvalidProblemError: a number of the group that is none, or is out of its range.
         """
         group = self.param_groups[0]
-        lr, scale = group["lr"], group["grad_scale"]
-        if self._captured or not all(isinstance(x, (int, float)) for x in (lr, scale)):  # whose number may have changed
-            self._seen = None
-        betas = group.get("betas")
-        if isinstance(betas, list):
-            betas = tuple(betas)
-        seen = [lr, scale, group["weight_decay"], group.get("eps"), betas, group.get("seed")]
-        if self._seen is None or seen != self._seen:
+        betas = group.get("betas", ())
+        numbers = [group["lr"], group["grad_scale"], group["weight_decay"], group.get("eps", 0.0), group.get("seed", 0)]
+        numbers.extend(betas if isinstance(betas, (tuple, list)) else [betas])
+        may_change = self._captured or not all(isinstance(x, (int, float)) for x in numbers)  # a tensor, in place
+        if may_change or numbers != self._seen:
             self._write(group)
-            self._seen = seen
+            self._seen = None if may_change else numbers
         self._opt_called = True  # for schedulers, which warn where nobody has called step
         return self._operands
 
@@ -306,22 +304,21 @@ class TableOptimizer(torch.optim.Optimizer):
         for name in ("eps", "weight_decay", "betas", "seed"):
             if name in group:
                 check_option(op, name, group[name])
-        betas = group.get("betas", (0.0, 0.0))
-        values = [group["lr"], group.get("eps", 0.0), group["weight_decay"], *betas, group["grad_scale"]]
-        places = [*range(len(values)), _SEED]
-        names = ["lr", "eps", "weight_decay", "betas", "betas", "grad_scale", "seed"]
-        values.append(group.get("seed") or 0)
-        on_device = [isinstance(value, Tensor) and not value.is_cpu for value in values]
-        numbers = [
-            math.nan if device else real(op, name, value, 0)
-            for name, value, device in zip(names, values, on_device, strict=True)
-        ]
-        if numbers[5] == 0:
+        beta1, beta2 = group.get("betas", (0.0, 0.0))
+        values = {"lr": group["lr"], "eps": group.get("eps", 0.0), "weight_decay": group["weight_decay"], "beta1": beta1}
+        values |= {"beta2": beta2, "grad_scale": group["grad_scale"], "seed": group.get("seed") or 0}
+        # A number on another device is not known here.
+        numbers = {
+            name: math.nan if isinstance(value, Tensor) and not value.is_cpu else real(op, name, value, 0)
+            for name, value in values.items()
+        }
+        if numbers["grad_scale"] == 0:
             raise make("invalid_problem", op, "grad_scale", "a positive number", "0")
         if options.is_cuda and torch.cuda.is_current_stream_capturing():
             self._captured = True
-        for place, value, number in zip(places, values, numbers, strict=True):
-            if isinstance(value, Tensor) and math.isnan(number):
+        for name, number in numbers.items():
+            place, value = OPTIMIZER_NUMBERS.index(name), values[name]
+            if math.isnan(number):
                 options[place].copy_(value.detach().reshape(()), non_blocking=True)
             elif number != self._written[place]:
                 options[place].fill_(number)

@@ -16,6 +16,14 @@ typedef struct {
   long first, by_row, stochastic;
 } sw_bag_update;
 
+/* 64 random bits of a number in a stream (splitmix64). */
+static inline uint64_t sw_hash(uint64_t stream, uint64_t number) {
+  uint64_t x = stream + number * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
 /* Rows of an output, of the dtype `narrow`. single: scratch for two rows of float32. update: an
    sw_bag_update, by which rows are updated in place of being stored, or 0. */
 typedef struct {

@@ -275,23 +275,3 @@ func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	}
 	return out
 }
-
-// setUpdate describes the optimizer of adjacent rows, of which `row` is the first, to the C loops.
-func (h *hostBags[N]) setUpdate(w *bagWorker[N], row int64) {
-	o := optionsOf(h.args)
-	state := func(i int) C.uintptr_t {
-		t := &h.args[i]
-		if !t.Given() {
-			return 0
-		}
-		return C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size()))
-	}
-	w.update = C.sw_bag_update{
-		lr: C.double(o[OptionLr]), eps: C.double(o[OptionEps]), weight_decay: C.double(o[OptionWeightDecay]),
-		beta1: C.double(o[OptionBeta1]), beta2: C.double(o[OptionBeta2]),
-		grad_scale: C.double(o[OptionGradScale]), step_size: C.double(o[OptionStepSize]),
-		state: state(bagState), state2: state(bagState2), scratch: addressOf(w.wide),
-		stream: C.uint64_t(randomStream(o)), first: C.long(h.firstElement + row*h.EmbeddingDim),
-		by_row: C.long(flagWord(h.isRowwise())), stochastic: C.long(flagWord(h.StochasticRounding)),
-	}
-}

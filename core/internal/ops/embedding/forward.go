@@ -203,7 +203,7 @@ func (d EmbeddingBag) compile(problem *ops.Problem, _ int, cuda bool, _ ops.Pref
 		}
 	}
 	return &ForwardProgram{
-		operands: forwardOperandsOf(problem), dtype: d.DType, mode: d.Mode, cuda: cuda,
+		operands: forwardOperandsOf(problem), dtype: d.DType, mode: d.Mode,
 		tables: 1, bags: d.NumBags, total: d.TotalIndices, rows: d.NumEmbeddings, widest: d.EmbeddingDim, columns: d.EmbeddingDim,
 		padding: ops.PaddingRow(d.PaddingIdx, d.NumEmbeddings), hasLastOffset: d.IncludeLastOffset,
 	}, nil
@@ -215,7 +215,6 @@ type ForwardProgram struct {
 	operands      forwardOperands
 	dtype         tensor.DType
 	mode          string
-	cuda          bool
 	tables, bags  int64 // bags of each table
 	total         int64 // indices
 	rows          int64 // of all tables

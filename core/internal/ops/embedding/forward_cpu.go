@@ -29,9 +29,9 @@ type forwardTable struct {
 // hostForward is one run on the CPU. A pool keeps its memory for the next run.
 type hostForward struct {
 	*ForwardProgram
-	args   [numForwardOperands]tensor.Tensor
-	first  []uint64 // first position of each bag, table by table, and the end of the last bag
-	tables []forwardTable
+	args      [numForwardOperands]tensor.Tensor
+	first     []uint64 // first position of each bag, table by table, and the end of the last bag
+	eachTable []forwardTable
 }
 
 // forwardWorker is the scratch memory of one goroutine.
@@ -80,15 +80,15 @@ func (p *ForwardProgram) Host(args []tensor.Tensor) {
 }
 
 func (h *hostForward) readTables() {
-	h.tables = grow(h.tables, h.ForwardProgram.tables)
+	h.eachTable = grow(h.eachTable, h.tables)
 	if !h.args[forwardTables].Given() {
-		h.tables[0] = forwardTable{rows: h.rows, width: h.widest}
+		h.eachTable[0] = forwardTable{rows: h.rows, width: h.widest}
 		return
 	}
 	words := tableRowsOf(&h.args[forwardTables])
-	for t := range h.tables {
+	for t := range h.eachTable {
 		own, next := words[t], words[t+1]
-		h.tables[t] = forwardTable{
+		h.eachTable[t] = forwardTable{
 			rows: next[tableRow] - own[tableRow], width: next[tableColumn] - own[tableColumn],
 			element: own[tableElement], column: own[tableColumn],
 		}
@@ -96,7 +96,7 @@ func (h *hostForward) readTables() {
 }
 
 func (h *hostForward) readOffsets() {
-	offsets, bags := &h.args[forwardOffsets], h.ForwardProgram.tables*h.bags
+	offsets, bags := &h.args[forwardOffsets], h.tables*h.bags
 	h.first = grow(h.first, bags+1)
 	h.first[bags] = 0
 	readIntegers(h.first[:offsets.Shape[0]], offsets, 0)
@@ -107,7 +107,7 @@ func (h *hostForward) readOffsets() {
 
 // reduceBags writes the rows of y of adjacent bags of a table, in its columns.
 func (h *hostForward) reduceBags(w *forwardWorker, t, bag, bags int64) {
-	table := &h.tables[t]
+	table := &h.eachTable[t]
 	if table.width == 0 {
 		return
 	}

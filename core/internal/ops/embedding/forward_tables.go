@@ -221,7 +221,7 @@ func (d EmbeddingBags) compile(problem *ops.Problem, _ int, cuda bool, _ ops.Pre
 		}
 	}
 	return &ForwardProgram{
-		operands: forwardOperandsOf(problem), dtype: d.DType, mode: d.Mode, cuda: cuda,
+		operands: forwardOperandsOf(problem), dtype: d.DType, mode: d.Mode,
 		tables: d.NumTables, bags: d.NumBags, total: d.TotalIndices, rows: d.NumRows, widest: d.EmbeddingDim, columns: d.NumColumns,
 		padding: -1, hasLastOffset: true, isAligned: d.IsAligned,
 	}, nil

@@ -2,7 +2,6 @@ package embedding
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/sternway/sternway/core/internal/errs"
@@ -67,34 +66,16 @@ func (l *Learning) tableOperands(shape []int64, element tensor.DType) []ops.Oper
 	}
 }
 
-// stateNames are the states of each optimizer, by torch.optim's names.
-var stateNames = map[string][]string{"adagrad": {"sum"}, "rowwise_adagrad": {"sum"}, "adam": {"exp_avg", "exp_avg_sq"}}
+// StateNames are the states of each optimizer, by torch.optim's names.
+var StateNames = map[string][]string{"adagrad": {"sum"}, "rowwise_adagrad": {"sum"}, "adam": {"exp_avg", "exp_avg_sq"}}
 
 // stateOperands are the states of the optimizer.
 func (l *Learning) stateOperands(shape []int64, element tensor.DType) (list []ops.Operand) {
 	if l.isRowwise() {
 		shape = shape[:1]
 	}
-	for _, name := range stateNames[l.Optimizer] {
+	for _, name := range StateNames[l.Optimizer] {
 		list = append(list, ops.Operand{Name: name, Out: true, Contiguous: true, DTypes: []tensor.DType{element.Accumulator()}, Shapes: [][]int64{shape}})
 	}
 	return list
-}
-
-// advance counts a run on the CPU in options, and forms the step size of Adam.
-func advance(options []float64) {
-	options[OptionStep]++
-	options[OptionDraw]++
-	t := options[OptionStep]
-	correction := math.Sqrt(1-math.Pow(options[OptionBeta2], t)) / (1 - math.Pow(options[OptionBeta1], t))
-	options[OptionStepSize] = options[OptionLr] * correction
-}
-
-// randomStream is where the random numbers of a run begin: seed and draw are hashed (splitmix64),
-// so that the numbers of two runs have nothing in common.
-func randomStream(options []float64) uint64 {
-	x := (uint64(options[OptionSeed])<<32 ^ uint64(options[OptionDraw])) * 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

@@ -66,13 +66,9 @@ UPDATE(f64, double, double)
 UPDATE(narrow, double, float) /* a row of 16-bit floats, in float64 */
 #undef UPDATE
 
-/* 32 random bits for an element of the table: those of 64 that two adjacent elements share
-   (splitmix64). */
+/* 32 random bits for an element of the table: those of 64 that two adjacent elements share. */
 static inline uint32_t AT(random_bits)(const sw_bag_update *u, uint64_t element) {
-  uint64_t x = u->stream + (element >> 1) * 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
+  uint64_t x = sw_hash(u->stream, element >> 1);
   return (uint32_t)(element & 1 ? x >> 32 : x);
 }
 

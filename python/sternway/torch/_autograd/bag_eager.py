@@ -14,7 +14,7 @@ from .bag import gradients, reduced, sample_gradient, save
 from .bag_problem import Options, check_offsets, options, select
 from .calls import resolve
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
-from .learning import Learner, reaches_table, require_versions, update, versions
+from .learning import NO_LEARNER, Kind, Learner, reaches_table, require_versions, update, versions
 from .operators import Gradients
 
 
@@ -29,7 +29,7 @@ class Steps(NamedTuple):
 def _steps(
     indices: torch.Size, table: torch.Size, offsets: torch.Size | None, weights: torch.Size | None, dtype: torch.dtype,
     index: torch.dtype, offset: torch.dtype, mode: str, padding: int | None, last: bool, by_frequency: bool, sparse: bool,
-    device: torch.device, kind: tuple[Any, bool],
+    device: torch.device, kind: Kind,
 ) -> Steps | None:  # fmt: skip
     """The steps of a call, from a cache; None: it takes the general way.
 
@@ -74,7 +74,7 @@ def run_eager(
         steps = _steps(
             input.shape, weight.shape, None if offsets is None else offsets.shape, None if weights is None else weights.shape,
             dtype, index, index if offsets is None else offsets.dtype, mode, padding, last, by_frequency, sparse, weight.device,
-            (None, False) if learner is None else learner.kind,
+            NO_LEARNER if learner is None else learner.kind,
         )  # fmt: skip
         if steps is None:
             return None

@@ -16,6 +16,7 @@ from ...errors import make
 from .calls import FLOATS, flag, integer
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, runs_plan_directly, selection_error
+from .learning import NO_LEARNER, Kind
 from .operators import is_intercepted
 from .sparse_rows import most_rows
 
@@ -65,7 +66,7 @@ def select(
     offset: torch.dtype,
     o: Options,
     device: str,
-    kind: tuple[Any, bool] = (None, False),
+    kind: Kind = NO_LEARNER,
 ) -> EmbeddingBagBackwardPlan | None:
     """Select the plans of the backward. Returns that of a dense gradient, or of an update of the table.
 
@@ -149,7 +150,7 @@ def _probed(
 
 def select_or_raise(
     input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options,
-    kind: tuple[Any, bool] = (None, False),
+    kind: Kind = NO_LEARNER,
 ) -> EmbeddingBagBackwardPlan | None:  # fmt: skip
     """Select the plans of the backward, or those of a small bag if the call is traced.
 

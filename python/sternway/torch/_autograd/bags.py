@@ -11,24 +11,25 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name, dtype_name
-from ..._embedding_bag_forward import EmbeddingBagsDescriptor, EmbeddingBagsPlan
-from ..._embedding_bags import EmbeddingBagsBackwardDescriptor, EmbeddingBagsBackwardPlan
+from ..._embedding_bags import (
+    EmbeddingBagsBackwardDescriptor,
+    EmbeddingBagsBackwardPlan,
+    EmbeddingBagsDescriptor,
+    EmbeddingBagsPlan,
+)
 from ..._types import FloatDType, IndexDType
 from ...errors import make
 from .calls import resolve
 from .eager import apply_in_c, run_forward
-from .learning import Learner, reaches_table, require_versions, run_update, versions
+from .learning import NO_LEARNER, Kind, Learner, reaches_table, require_versions, run_update, versions
 from .operators import Gradients
-from .packed_tables import OP, Packed, TableLayout, TableList
-
-NO_LEARNER = None, False
-"""The kind of no optimizer."""
+from .packed_tables import OP, Counts, Packed, TableLayout, TableList
 
 
 class Problem(NamedTuple):
     """The fields of a descriptor that a call states."""
 
-    counts: tuple[int, int, int, int, int]  # as of TableLayout
+    counts: Counts
     bags: int
     total: int
     dtype: torch.dtype
@@ -39,14 +40,14 @@ class Problem(NamedTuple):
     device: torch.device
 
     def fields(self) -> dict[str, Any]:
-        tables, rows, elements, columns, widest = self.counts
+        counts = self.counts
         dtype: FloatDType = dtype_name(self.dtype)  # type: ignore[assignment]
         index: IndexDType = dtype_name(self.index_dtype)  # type: ignore[assignment]
         offset: IndexDType = dtype_name(self.offset_dtype)  # type: ignore[assignment]
         return {
-            "num_tables": tables, "num_bags": self.bags, "num_rows": rows, "num_elements": elements, "num_columns": columns,
-            "embedding_dim": widest, "total_indices": self.total, "dtype": dtype, "mode": self.mode, "index_dtype": index,
-            "offset_dtype": offset, "is_aligned": self.is_aligned,
+            "num_tables": counts.tables, "num_bags": self.bags, "num_rows": counts.rows, "num_elements": counts.elements,
+            "num_columns": counts.columns, "embedding_dim": counts.widest, "total_indices": self.total, "dtype": dtype,
+            "mode": self.mode, "index_dtype": index, "offset_dtype": offset, "is_aligned": self.is_aligned,
         }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def forward_plan(problem: Problem) -> EmbeddingBagsPlan:
 
 
 @functools.lru_cache(maxsize=1024)
-def backward_plan(problem: Problem, kind: tuple[Any, bool]) -> EmbeddingBagsBackwardPlan:
+def backward_plan(problem: Problem, kind: Kind) -> EmbeddingBagsBackwardPlan:
     """The plan of a backward, from a cache. kind: of the optimizer that updates the tables, or of none."""
     optimizer, is_rounding = kind
     descriptor = EmbeddingBagsBackwardDescriptor(**problem.fields(), optimizer=optimizer, stochastic_rounding=is_rounding)
@@ -69,19 +70,19 @@ class Call(NamedTuple):
 
     Attributes:
         packed: the tables at the time of the call.
-        list: of the module.
+        module_tables: those of the module.
         learner: updates the tables in the backward; None: the backward has gradients.
     """
 
     problem: Problem
     packed: Packed
-    list: TableList
+    module_tables: TableList
     learner: Learner | None
 
     @property
     def layout(self) -> TableLayout:
-        assert self.list.layout is not None
-        return self.list.layout
+        assert self.module_tables.layout is not None
+        return self.module_tables.layout
 
 
 class Operands(NamedTuple):
@@ -93,7 +94,7 @@ class Operands(NamedTuple):
     max_indices: Tensor | None  # in mode "max", the row that each element of the result is of
 
     def of_forward(self, c: Call) -> dict[str, Tensor | None]:
-        positions = {"indices": self.indices, "offsets": self.offsets, "tables": c.packed.words}
+        positions = {"indices": self.indices, "offsets": self.offsets, "tables": c.packed.bounds}
         return {**positions, "per_sample_weights": self.weights}
 
     def of_backward(self, c: Call, dy: Tensor) -> dict[str, Tensor | None]:
@@ -102,7 +103,7 @@ class Operands(NamedTuple):
 
 def _reduced(c: Call, whole: Tensor, x: Operands) -> Tensor:
     """The bags of a vector of tables. In mode "max" it fills in the max_indices."""
-    y = whole.new_empty((c.problem.bags, c.problem.counts[3]))
+    y = whole.new_empty((c.problem.bags, c.problem.counts.columns))
     run_forward(forward_plan(c.problem), {**x.of_forward(c), "weight": whole, "y": y, "max_indices": x.max_indices})
     return y
 
@@ -111,8 +112,8 @@ def _save(ctx: Any, c: Call, x: Operands, reads_tables: bool) -> None:
     """Save the operands of the backward. reads_tables: it does, and the tables are saved for torch to see that they change."""
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*x, *(c.packed.tables if reads_tables else ()))
-    if not reads_tables:  # the module, which may move its tables, has the vector
-        c = c._replace(packed=c.packed._replace(whole=c.packed.words))
+    if not reads_tables:  # the module may move its tables before the backward, which then must not hold their old memory
+        c = c._replace(packed=c.packed._replace(whole=c.packed.bounds))
     ctx.call = c
 
 
@@ -216,7 +217,7 @@ class _LearningBags(torch.autograd.Function):
         if not is_update and not ctx.needs_input_grad[1]:
             return None, None, None, None
         x = Operands(*ctx.saved_tensors[:4])
-        packed = c.list.find()
+        packed = c.module_tables.find()
         if not all(map(operator.is_, packed.tables, c.packed.tables)):
             got = "other tensors since the forward"
             raise make("unsupported", learner.op, "weights", "the module's own parameters where they have an optimizer", got)

@@ -16,7 +16,7 @@ from .dispatch import run_operator
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph
 from .embedding_learning import learn
 from .embedding_problem import NAME, Options, options, select
-from .learning import Learner
+from .learning import NO_LEARNER, Kind, Learner
 from .operators import (
     Gradients,
     differentiable,
@@ -115,7 +115,7 @@ class Steps(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _steps(
     indices: torch.Size, table: torch.Size, dtype: torch.dtype, index: torch.dtype, padding: int | None, by_frequency: bool,
-    sparse: bool, device: torch.device, kind: tuple[Any, bool],
+    sparse: bool, device: torch.device, kind: Kind,
 ) -> Steps:  # fmt: skip
     """The steps of a lookup, from a cache.
 
@@ -145,7 +145,7 @@ def run_eager(
     try:
         steps = _steps(
             input.shape, weight.shape, weight.dtype, input.dtype, padding, by_frequency, sparse, weight.device,
-            (None, False) if learner is None else learner.kind,
+            NO_LEARNER if learner is None else learner.kind,
         )  # fmt: skip
     except (RuntimeError, ValueError, IndexError):  # errors of plans; a nested tensor, which has no shape; a rank but 2
         return None

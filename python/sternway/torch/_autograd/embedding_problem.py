@@ -13,6 +13,7 @@ from ..._unique_rows import _unique_rows_plan
 from .calls import flag, integer
 from .constants import constant
 from .dispatch import ErrorParts, device_to_ask, require, require_strided, runs_plan_directly, selection_error
+from .learning import NO_LEARNER, Kind
 from .sparse_rows import most_rows
 
 NAME = "sternway.torch.embedding"
@@ -45,7 +46,7 @@ def options(padding: Any, by_frequency: Any, sparse: Any, rows: int) -> Options:
 
 def select(
     table: torch.Size, total: int, dtype: torch.dtype, index: torch.dtype, o: Options, device: str,
-    kind: tuple[Any, bool] = (None, False),
+    kind: Kind = NO_LEARNER,
 ) -> EmbeddingBackwardPlan | None:  # fmt: skip
     """Select the plans of the backward of a lookup of so many indices. Returns that of a dense gradient, or of an update.
 
@@ -78,9 +79,7 @@ def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.
     return selection_error(_probe, dtype, index, sparse, str(device))
 
 
-def select_or_raise(
-    input: Tensor, weight: Tensor, o: Options, kind: tuple[Any, bool] = (None, False)
-) -> EmbeddingBackwardPlan | None:
+def select_or_raise(input: Tensor, weight: Tensor, o: Options, kind: Kind = NO_LEARNER) -> EmbeddingBackwardPlan | None:
     """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
 
     Args:

@@ -15,6 +15,11 @@ from .calls import resolve
 from .operators import PLAIN, is_distributed
 from .tangents import has_tangents
 
+Kind = tuple[Any, bool]
+"""The fields ``optimizer`` and ``stochastic_rounding`` of a descriptor."""
+NO_LEARNER: Kind = (None, False)
+"""The kind of a backward that has gradients."""
+
 
 class Learner(Protocol):
     """The optimizer of a table, or of some."""
@@ -28,7 +33,7 @@ class Learner(Protocol):
     def weights(self) -> Sequence[Tensor]: ...
 
     @property
-    def kind(self) -> tuple[str, bool]: ...
+    def kind(self) -> Kind: ...
 
     def operands(self) -> dict[str, Tensor]: ...
 
@@ -44,7 +49,7 @@ def require_table(learner: Learner, weight: Tensor) -> None:
         hint = "use sternway.torch.distributed.ShardedEmbeddingBag"
         raise make("unsupported", learner.op, "weight", wanted, "a DTensor", hint)
     if weight is not learner.weight:
-        got = "another tensor in its place, as FSDP, functional_call and parametrizations put there"
+        got = "another tensor in its place, as DataParallel, FSDP, functional_call and parametrizations put there"
         raise make("unsupported", learner.op, "weight", wanted, got, hint)
     require_one_process(learner)
 
@@ -82,7 +87,7 @@ def require_recording(learner: Learner, weight: Tensor, *others: Tensor | None) 
     """Refuse a call that something but autograd differentiates, or whose operands are not plain tensors with values.
 
     Args:
-        others: the operands but the table.
+        others: the operands but the table. One that is no tensor is left to the checks that follow.
 
     Raises:
         UnsupportedError: with the way out.
@@ -99,7 +104,7 @@ def unrecorded(*operands: Tensor | None) -> str | None:
         return "a transform of torch.func"
     if has_tangents():
         return "forward-mode AD"
-    if not all(isinstance(x, Tensor) and _has_values(x) and not x.is_meta for x in operands if x is not None):
+    if not all(_has_values(x) and not x.is_meta for x in operands if isinstance(x, Tensor)):
         return "one of tensors without values or of a class of their own"
     return None
 

@@ -84,13 +84,23 @@ class Layout:
         return arrays[0].detach().new_empty(0).set_(storage, first, (self.size,))  # type: ignore[call-overload,no-any-return]
 
 
+class Counts(NamedTuple):
+    """The fields of a descriptor of many tables that no batch changes."""
+
+    tables: int
+    rows: int
+    elements: int
+    columns: int
+    widest: int  # columns of the widest table
+
+
 class TableLayout(Layout):
     """Where tables lie in one vector, and in the columns of the result.
 
     Attributes:
         rows: of the state that has one number for each row.
         columns: of the result.
-        counts: the fields of a descriptor from num_tables on, but num_bags: tables, rows, elements, columns, widest.
+        counts: the fields of a descriptor.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
@@ -98,8 +108,8 @@ class TableLayout(Layout):
         self.rows = Layout([(rows,) for rows, _ in shapes])
         widths = [width for _, width in shapes]
         self.columns = sum(widths)
-        self.counts = len(shapes), self.rows.size, self.size, self.columns, max(widths)
-        self._words = list(zip(
+        self.counts = Counts(len(shapes), self.rows.size, self.size, self.columns, max(widths))
+        self._bounds = list(zip(
             [*self.rows.starts, self.rows.size], [*self.starts, self.size], [0, *itertools.accumulate(widths)], strict=True
         ))  # fmt: skip
 
@@ -107,9 +117,9 @@ class TableLayout(Layout):
         """Whether every width is a multiple of 16 bytes, as every start is."""
         return all(width * dtype.itemsize % 16 == 0 for _, width in self.shapes)
 
-    def words(self, device: torch.device) -> Tensor:
+    def bounds(self, device: torch.device) -> Tensor:
         """The operand ``tables`` of the plans."""
-        return torch.tensor(self._words, dtype=torch.int64, device=device)
+        return torch.tensor(self._bounds, dtype=torch.int64, device=device)
 
 
 class Packed(NamedTuple):
@@ -117,14 +127,14 @@ class Packed(NamedTuple):
 
     Attributes:
         whole: the operand ``weight`` of the plans.
-        words: the operand ``tables``.
+        bounds: the operand ``tables``.
         tables: the parameters.
         pointers: the addresses of the tables.
         is_aligned: as of the descriptor.
     """
 
     whole: Tensor
-    words: Tensor
+    bounds: Tensor
     tables: tuple[Parameter, ...]
     pointers: list[int]
     is_aligned: bool
@@ -213,11 +223,11 @@ class TableList(torch.nn.ParameterList):
 
     def are_own(self) -> bool:
         """Whether the tables are the module's own parameters, and not others in their place for the time of a call."""
-        return all(map(operator.is_, self._parameters.values(), self._known))
+        return len(self._parameters) == len(self._known) and all(map(operator.is_, self._parameters.values(), self._known))
 
     def _current(self) -> tuple[Parameter, ...]:
-        current: Any = self._parameters.values()
-        return tuple(current)
+        current: Any = self._parameters or getattr(self, "_former_parameters", {})  # the latter in a replica of DataParallel
+        return tuple(current.values())
 
     def _pointers(self) -> list[int]:
         """The addresses of the tables; none of tensors without memory."""
@@ -257,6 +267,6 @@ class TableList(torch.nn.ParameterList):
     def _packed_of(self, whole: Tensor, tables: tuple[Parameter, ...] | None = None) -> Packed:
         assert self.layout is not None
         old = self._packed
-        words = old.words if old is not None and old.words.device == whole.device else self.layout.words(whole.device)
+        bounds = old.bounds if old is not None and old.bounds.device == whole.device else self.layout.bounds(whole.device)
         is_aligned = self.layout.is_aligned(whole.dtype)
-        return Packed(whole, words, self._known if tables is None else tables, self._pointers(), is_aligned)
+        return Packed(whole, bounds, self._known if tables is None else tables, self._pointers(), is_aligned)

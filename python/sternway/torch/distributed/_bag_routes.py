@@ -16,7 +16,7 @@ from ..._arrays import device_of
 from ..._embedding_bag import _embedding_bag_plan
 from ...errors import Error as SternwayError
 from ...errors import make, renamed
-from .._autograd.learning import Learner, require_recording, require_table
+from .._autograd.learning import NO_LEARNER, Kind, Learner, require_recording, require_table
 from .._autograd.operators import PLAIN
 from ._exchange import gathered
 
@@ -121,7 +121,7 @@ def agreed(
     mine: list[Bags] = []
 
     def find() -> tuple[list[int], list[int], tuple[Any, ...]]:
-        kind = (None, False) if learner is None else learner.kind
+        kind = NO_LEARNER if learner is None else learner.kind
         _check_table(weight, cut, torch.distributed.get_rank(group), reduction, kind)
         if learner is not None:
             require_table(learner, weight)
@@ -148,7 +148,7 @@ def agreed(
     return Call(bags, positions, segments, cut, rank, reduction, group, same[0][-2:], learner)
 
 
-def _check_table(weight: Tensor, cut: Cut, rank: int, reduction: Reduction, kind: tuple[Any, bool]) -> None:
+def _check_table(weight: Tensor, cut: Cut, rank: int, reduction: Reduction, kind: Kind) -> None:
     """Raise an error unless weight is the shard of this rank, and the backward has a plan for it. kind: of its learner."""
     if type(weight) not in PLAIN or weight.layout is not torch.strided or weight.is_meta:
         hint = "keep it out of FSDP, and materialize it before the call"
