@@ -16,7 +16,7 @@ from doc_results import Results, Row, machine, times
 from doc_tables import HIGHLIGHTS, found
 
 DTYPE = "bfloat16"
-WIDTH, FONT, LEFT, RIGHT = 480, 14, 8, 64  # pixels: the picture, its text, the room beside the axis and for the gain
+WIDTH, FONT, LEFT, RIGHT = 480, 14, 16, 64  # pixels: the picture, its text, the room beside the axis and for the gain
 TOP, LABEL, BAR = 62, 18, 10  # pixels: the heading, the label of a row, a bar
 # Middle tones, which are readable on white and on black.
 TEXT, GRID, OURS, THEIRS = "#7a828e", "#7a828e", "#2f81f7", "#c69026"
@@ -43,7 +43,7 @@ def speed(results: Results) -> str:
     lines = start("Share of the bandwidth of a copy that sternway and torch reach", heading, size * len(HIGHLIGHTS))
     lines += [key(LEFT, OURS, "sternway"), key(LEFT + 110, THEIRS, "torch"), text(WIDTH - 4, 46, "times faster", "end")]
     for share in (0, 0.25, 0.5, 0.75, 1):
-        lines += line_of_grid(LEFT + scale * share, size * len(HIGHLIGHTS), f"{share:g}", strong=share in (0, 1))
+        lines += line_of_grid(LEFT + scale * share, len(HIGHLIGHTS), size, f"{share:g}", strong=share in (0, 1))
     for i, (label, name, *which) in enumerate(HIGHLIGHTS):
         row, y = found(results, name, *which, DTYPE), TOP + size * i
         ours = float(row["share_of_copy"])
@@ -62,7 +62,7 @@ def steps(results: Results) -> str:
     size = row_of(1)
     lines = start("How many times faster training steps are", heading, size * len(rows))
     for k in range(round(math.log10(max(gain for _, gain in rows)) + 1)):
-        lines += line_of_grid(place(10**k), size * len(rows), f"{10**k}x", strong=k == 0)
+        lines += line_of_grid(place(10**k), len(rows), size, f"{10**k}x", strong=k == 0)
     for i, (label, gain) in enumerate(rows):
         y = TOP + size * i
         lines += [*labels(y, label, times(gain)), bar(y + LABEL, place(gain) - LEFT, OURS)]
@@ -76,13 +76,13 @@ def errors(results: Results) -> str:
     place, size = logarithmic(1e-4, 1), row_of(1)
     lines = start("Errors of sternway and of torch", f"Relative error, {DTYPE}, {machine(file)}", size * len(rows))
     lines += [dot(LEFT + 6, 41, OURS), text(LEFT + 18, 46, "sternway", "start")]
-    lines += [dot(LEFT + 116, 41, THEIRS), text(LEFT + 128, 46, "torch", "start")]
+    lines += [dot(LEFT + 116, 41, THEIRS), text(LEFT + 128, 46, "torch", "start"), text(WIDTH - 4, 46, "times larger", "end")]
     for k in range(-4, 1):
-        lines += line_of_grid(place(10**k), size * len(rows), f"1e{k}" if k else "1", strong=k == -4)
+        lines += line_of_grid(place(10**k), len(rows), size, f"1e{k}" if k else "1", strong=k == -4)
     for i, (label, row) in enumerate(rows):
         top, ours, theirs = TOP + size * i, float(row["norm"]), float(row["torch_norm"])
         y = top + LABEL + BAR // 2
-        lines += labels(top, label, f"{times(theirs / ours)} larger" if theirs > 1.05 * ours else "equal")
+        lines += labels(top, label, times(theirs / ours) if theirs > 1.05 * ours else "equal")
         lines.append(f'<path d="M{place(ours):.1f} {y}H{place(theirs):.1f}" stroke="{GRID}" stroke-opacity="0.6"/>')
         lines += [dot(place(theirs), y, THEIRS), dot(place(ours), y, OURS)]
     return "\n".join([*lines, "</svg>", ""])
@@ -116,11 +116,11 @@ def start(title: str, heading: str, rows: int) -> list[str]:
     ]
 
 
-def line_of_grid(x: float, rows: int, words: str, *, strong: bool) -> list[str]:
-    """A vertical line beside all rows, with its number below."""
-    bottom = TOP + rows + 4
-    line = f'<path d="M{x:g} {TOP - 4}V{bottom}" stroke="{GRID}" stroke-opacity="{1 if strong else 0.35}"/>'
-    return [line, text(x, bottom + 17, words, "middle")]
+def line_of_grid(x: float, rows: int, size: int, words: str, *, strong: bool) -> list[str]:
+    """A vertical line through the bars of rows of a size, but not through their labels, with its number below."""
+    parts = "".join(f"M{x:g} {TOP + size * i + LABEL - 2}V{TOP + size * (i + 1) - 6}" for i in range(rows))
+    line = f'<path d="{parts}" stroke="{GRID}" stroke-opacity="{1 if strong else 0.35}"/>'
+    return [line, text(x, TOP + size * rows + FONT + 2, words, "middle")]
 
 
 def text(x: float, y: float, words: str, anchor: str, *, bold: bool = False) -> str:
