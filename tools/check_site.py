@@ -6,8 +6,10 @@
     python tools/check_site.py --screenshots FOLDER    saves a picture of each page in each view, too
 
 Each page is opened in light and dark, at the width of a desktop and of a phone. These are errors: a message of the console, a
-request that fails or leaves the site, a link to a page or heading that does not exist, a page wider than the window, a picture
-that does not load, and text whose contrast with its background is below 3. Links to other sites are not followed.
+request that fails or leaves the site, a link to a page or heading that does not exist or to a folder, a page wider than the
+window, a picture that does not load, text whose contrast with its background is below 3, and a table, a picture, code or a
+formula wider than its place; on a phone tables and formulas may be scrolled. The search, in files opened without a server, must
+find the words WORDS first on a page that names the function to use. Links to other sites are not followed.
 
 It needs the Python package playwright (``pip install playwright``) and a Chromium: that of the machine (Debian and Ubuntu:
 ``apt-get install chromium``), or playwright's own (``playwright install chromium``). ``--browser PATH`` names another one.
@@ -31,57 +33,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from site_layout import WINDOWS, look
+
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SCHEMES = ("light", "dark")
-WINDOWS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-LEAST_CONTRAST = 3  # of WCAG for large text; syntax highlighting has less than the 4.5 for small text
-TALLEST = 2400  # pixels of a screenshot
-
-# Finds what is wrong in the layout of a page. The background of an element is that of the nearest ancestor that has one.
-LAYOUT = """
-(leastContrast) => {
-  const found = [];
-  const wide = document.documentElement.scrollWidth - window.innerWidth;
-  if (wide > 0) {
-    const widest = [...document.querySelectorAll("article *")].find(e => e.getBoundingClientRect().right > innerWidth + 1);
-    found.push(`is ${wide} pixels wider than the window: ${widest ? widest.outerHTML.slice(0, 80) : "?"}`);
-  }
-  for (const image of document.images)
-    if (!image.complete || !image.naturalWidth) found.push(`has a picture that does not load: ${image.src}`);
-
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const pixel = color => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const over = ([r, g, b, a], below) => [r, g, b].map((c, k) => (c * a + below[k] * (255 - a)) / 255);
-  const background = element => {
-    if (!element) return [255, 255, 255];
-    const color = pixel(getComputedStyle(element).backgroundColor);
-    return color[3] === 255 ? color.slice(0, 3) : over(color, background(element.parentElement));
-  };
-  const light = color => {
-    const [r, g, b] = color.map(c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const faint = new Set();
-  const texts = document.createTreeWalker(document.querySelector("article") || document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const element = texts.currentNode.parentElement;
-    if (!texts.currentNode.data.trim() || element.closest(".headerlink, script, style, button, [hidden]")) continue;
-    if (!element.checkVisibility({opacityProperty: true})) continue;
-    const below = background(element), text = over(pixel(getComputedStyle(element).color), below);
-    const [low, high] = [light(below), light(text)].sort((x, y) => x - y);
-    const contrast = (high + 0.05) / (low + 0.05);
-    if (contrast < leastContrast)
-      faint.add(`has text of contrast ${contrast.toFixed(1)}: ${element.tagName}.${element.className}`);
-  }
-  return [...found, ...faint];
-}
-"""
+WORDS = {"GAE": "st.linear_recurrence", "int4": "st.dequantize", "mamba": "st.selective_scan", "torchao": "st.fake_quantize"}
+"""What a reader searches for, and the function that the first page found must name."""
 
 
 @dataclass
@@ -122,8 +80,9 @@ def dead_links(site: Path) -> list[str]:
             # The page for missing files is served at any depth, so its links begin at the root.
             base = site if parts.path.startswith("/") else page.parent
             there = (base / unquote(parts.path).lstrip("/")).resolve() if parts.path else page
-            there = there / "index.html" if there.is_dir() else there
-            if not there.is_file():
+            if there.is_dir():
+                found.append(f"{page.relative_to(site)}: link to a folder, which a browser lists without a server: {link}")
+            elif not there.is_file():
                 found.append(f"{page.relative_to(site)}: dead link {link}")
             elif parts.fragment and there in documents and unquote(parts.fragment) not in documents[there].ids:
                 found.append(f"{page.relative_to(site)}: no heading {link}")
@@ -146,19 +105,6 @@ def served(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def look(page: Any, path: str, picture: str) -> list[str]:
-    """Look at a page that is open, in each window, and return what is wrong with its layout."""
-    found = []
-    for name, size in WINDOWS.items():
-        page.set_viewport_size(size)
-        page.evaluate("document.fonts.ready")
-        found += [f"{path}, {name}: {wrong}" for wrong in page.evaluate(LAYOUT, LEAST_CONTRAST)]
-        if picture:
-            height = min(page.evaluate("document.documentElement.scrollHeight"), TALLEST)
-            page.screenshot(path=f"{picture}-{name}.png", full_page=True, clip={"x": 0, "y": 0, **size, "height": height})
-    return found
-
-
 def report(page: Any, address: str, found: list[str]) -> None:
     """Add to a list whatever goes wrong while a page loads and runs."""
     page.on("console", lambda message: message.type in ("error", "warning") and found.append(f"console: {message.text}"))
@@ -166,6 +112,28 @@ def report(page: Any, address: str, found: list[str]) -> None:
     page.on("requestfailed", lambda request: found.append(f"request failed: {request.url}"))
     page.on("request", lambda request: leaves(request.url, address) and found.append(f"request to another site: {request.url}"))
     page.on("response", lambda response: response.status >= 400 and found.append(f"status {response.status}: {response.url}"))
+
+
+def lost_words(site: Path, chromium: Any) -> list[str]:
+    """The words of WORDS that the search of the site, opened without a server, does not lead from to their functions."""
+    found: list[str] = []
+    for word, function in WORDS.items():
+        page = chromium.new_page()
+        report(page, "", found)
+        page.goto((site / "index.html").as_uri())
+        page.locator("[data-md-component=search-query]").press_sequentially(word)
+        hits = page.locator(".md-search-result__item > a")
+        try:
+            hits.first.wait_for(state="attached", timeout=10_000)
+        except Exception as error:  # of the package playwright, which is imported late
+            found.append(f"the search finds no page for {word}: {str(error).splitlines()[0]}")
+        else:
+            address = urlsplit(hits.first.get_attribute("href") or "")
+            text = Path(unquote(address.path)).read_text().partition("<article")[2]
+            if function not in text:
+                found.append(f"{Path(address.path).name}, the first page found for {word}, does not name {function}")
+        page.close()
+    return found
 
 
 def leaves(url: str, address: str) -> bool:
@@ -183,6 +151,7 @@ def check(site: Path, given: argparse.Namespace) -> list[str]:
     options = {"executable_path": given.browser, "args": ["--no-sandbox"] if os.geteuid() == 0 else []}
     with served(site) as address, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(**options)
+        found += lost_words(site, chromium)
         for scheme in SCHEMES:
             context = chromium.new_context(color_scheme=scheme)
             page, heard = context.new_page(), list[str]()

@@ -98,7 +98,33 @@ def duration(milliseconds: float | str) -> str:
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
+SHARES = ("share of a copy", "share in replays")
+"""The columns of the numbers of ``share``."""
+
+
+def share(row: Row) -> tuple[str, str]:
+    """Shares of the bandwidth of a copy: of calls, and in replays of CUDA graphs, where they were measured."""
+    return tuple(f"{float(found):.2f}" if (found := row.get(column)) else "" for column in ("share_of_copy", "replayed_share"))
+
+
+NUMBER = re.compile(r"(\d[\d.]*(e[-+]\d+)?( [µm]s| [MG]iB|x)?)?")
+"""A cell of a column of numbers, with their unit."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: bool = True) -> str:
+    """A table in Markdown, whose columns of numbers are aligned to the right."""
+    rows = list(rows)
+    numeric = [align and all(NUMBER.fullmatch(row[k]) for row in rows) for k in range(len(head))]
+    lines = [head, ["---:" if right else "---" for right in numeric], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table without the columns that no row fills."""
+    kept = [k for k in range(len(head)) if any(row[k] for row in rows)]
+    return table([head[k] for k in kept], [[row[k] for k in kept] for row in rows])
+
+
+def folded(title: str, *parts: str) -> str:
+    """Text that the reader opens by its title. The search of the site leaves it out."""
+    return "\n\n".join([f'<details markdown="1" data-search-exclude><summary>{title}</summary>', *parts, "</details>"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from doc_results import File, Results, Row, duration, gain_text, machine, shape_text, table, times
+from doc_results import File, Results, Row, duration, filled, folded, gain_text, machine, shape_text, table, times
 
 GPU, CPU, MAMBA = "step_h200.csv", "step_cpu.csv", "step_mamba_h200.csv"
 LEARNING = ("step_learning_h200.csv", "step_learning_cpu.csv")  # tables that learn in the backward
@@ -53,13 +53,13 @@ class Step:
         own, theirs = self.time(ours, part), self.time(contestant, part)
         return theirs / own if own and theirs else None
 
-    def others(self) -> Iterator[str]:
-        """The rivals beside torch and torch.compile with what they take; of those without a backward, the forward."""
+    def others(self) -> Iterator[tuple[str, str]]:
+        """The rivals beside torch and torch.compile with the gain over them; of those without a backward, over the forward."""
         for contestant in self.lines:
             if contestant not in (OURS, TORCH, COMPILE):
                 for part, title in (("", ""), ("forward_", " (forward)")):
                     if gain := self.gain(contestant, part):
-                        yield f"{contestant}{title} {times(gain)}"
+                        yield f"{contestant}{title}", times(gain)
                         break
 
     def described(self) -> str:
@@ -94,7 +94,7 @@ def readme(results: Results, backwards: str) -> str:
     return f"""\
 Forward and backward of whole training steps on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
 
-{table(head, lines)}
+{table(head, lines, align=False)}
 
 {summary(steps(file))}
 {together(steps(results.file(LEARNING[0])))}
@@ -107,7 +107,7 @@ def written(name: str) -> Callable[[Results], str]:
     def write(results: Results) -> str:
         file = results.file(name)
         found = steps(file)
-        return "\n\n".join([file.heading(), summary(found), full_table(found), *remarks(found)])
+        return "\n\n".join([file.heading(), summary(found), *all_tables(found), *remarks(found)])
 
     return write
 
@@ -133,39 +133,48 @@ def learning_tables(results: Results) -> str:
     for name in LEARNING:
         file = results.file(name)
         found = steps(file)
-        head = ["optimizer", "shape", "torch", "a module for each table", "times faster", "`EmbeddingBags`", "times faster",
-                "device", "device, torch", "frozen tables", "memory", "memory, torch"]  # fmt: skip
-        rows = [
-            [step.name.rpartition(", ")[2], shape_text(step.shape), text(step.time(TORCH)), text(step.time(OURS)), gain(step),
-             text(step.time(TOGETHER)), gain(step, ours=TOGETHER),
-             *(text(step.value(who, "device_ms")) for who in (TOGETHER, TORCH)), text(step.time(FROZEN)),
+        names = [[step.name.rpartition(", ")[2], shape_text(step.shape)] for step in found]
+        gains = [
+            [
+                *name,
+                text(step.time(TORCH)),
+                *(cell for who in (OURS, TOGETHER) for cell in (text(step.time(who)), gain(step, ours=who))),
+            ]
+            for name, step in zip(names, found, strict=True)
+        ]
+        parts = [
+            [*name, *(text(step.value(who, "device_ms")) for who in (TOGETHER, TORCH)), text(step.time(FROZEN)),
              *(size(step.value(who, "memory_bytes")) for who in (TOGETHER, TORCH))]
-            for step in found
+            for name, step in zip(names, found, strict=True)
         ]  # fmt: skip
-        texts += [file.heading(), together(found), filled(head, rows), *remarks(found)]
+        head = ["optimizer", "shape"]
+        columns = ["torch", "a module for each table", "times faster", "`EmbeddingBags`", "times faster"]
+        folded_columns = ["device", "device, torch", "frozen tables", "memory", "memory, torch"]
+        more = folded("Device, frozen tables and memory", filled([*head, *folded_columns], parts))
+        texts += [file.heading(), together(found), filled([*head, *columns], gains), more, *remarks(found)]
     return "\n\n".join(texts)
 
 
-def full_table(found: list[Step]) -> str:
-    """All rows."""
-    head = ["step", "shape", "dtype", "sternway", "torch", "times faster", "than compile", "than others", "forward",
-            "forward, times faster", "host", "host, torch", "device", "device, torch", "memory", "memory, torch"]  # fmt: skip
-    return filled(head, [line(step) for step in found])
-
-
-def filled(head: list[str], rows: list[list[str]]) -> str:
-    """A table without the columns that no row fills."""
-    kept = [k for k in range(len(head)) if any(row[k] for row in rows)]
-    return table([head[k] for k in kept], [[row[k] for k in kept] for row in rows])
-
-
-def line(step: Step) -> list[str]:
-    """The cells of a row."""
-    numbers = [text(step.value(who, f"{what}_ms")) for what in ("host", "device") for who in (OURS, TORCH)]
-    memory = [size(step.value(who, "memory_bytes")) for who in (OURS, TORCH)]
-    return [step.name, shape_text(step.shape), step.dtype, text(step.time(OURS)) or note(step), text(step.time(TORCH)),
-            gain(step), gain(step, COMPILE), ", ".join(step.others()), text(step.time(OURS, "forward_")),
-            gain(step, part="forward_"), *numbers, *memory]  # fmt: skip
+def all_tables(found: list[Step]) -> Iterator[str]:
+    """The times of all rows, and folded what they consist of."""
+    named = [([step.name, shape_text(step.shape), step.dtype], step) for step in found]
+    head = ["step", "shape", "dtype"]
+    shown = [
+        [*name, text(step.time(OURS)) or note(step), text(step.time(TORCH)), gain(step), gain(step, COMPILE)]
+        for name, step in named
+    ]
+    yield filled([*head, "sternway", "torch", "times faster", "than compile"], shown)
+    parts = [
+        [*name, text(step.time(OURS, "forward_")), gain(step, part="forward_"),
+         *(text(step.value(who, f"{what}_ms")) for what in ("host", "device") for who in (OURS, TORCH))]
+        for name, step in named
+    ]  # fmt: skip
+    columns = ["forward", "times faster", "host", "host, torch", "device", "device, torch"]
+    yield folded("Forward, host and device", filled([*head, *columns], parts))
+    memory = [[*name, *(size(step.value(who, "memory_bytes")) for who in (OURS, TORCH))] for name, step in named]
+    yield folded("Memory", filled([*head, "memory", "memory, torch"], memory))
+    if rivals := [[*name, *rival] for name, step in named for rival in step.others()]:
+        yield folded("Than others", table([*head, "other", "times faster"], rivals))
 
 
 def remarks(found: list[Step]) -> Iterator[str]:

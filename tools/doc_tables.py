@@ -1,4 +1,4 @@
-"""The generated tables of README.md and docs/, in Markdown."""
+"""The generated tables of backwards, of the host and of errors, in Markdown; doc_operations.py has those of one operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,23 @@ import statistics
 from collections.abc import Callable, Iterable
 
 import doc_steps
-from doc_results import DTYPES, File, Results, Row, duration, gain_text, geometric_mean, machine, shape_text, table, times
+from doc_results import (
+    DTYPES,
+    SHARES,
+    File,
+    Results,
+    Row,
+    duration,
+    filled,
+    folded,
+    gain_text,
+    geometric_mean,
+    machine,
+    shape_text,
+    share,
+    table,
+    times,
+)
 
 NAMES = {
     "lerp_backward": "lerp",
@@ -116,23 +132,17 @@ def speed_of(name: str, leave_out: str = "") -> Callable[[Results], str]:
 
 
 def speed_table(rows: Iterable[Row]) -> str:
-    """Time, share of a copy's bandwidth and gain over torch, with a column for each dtype."""
-    lines: dict[tuple[str, str], dict[str, str]] = {}
+    """Gain over torch, with a column for each dtype; times and shares of a copy's bandwidth are folded."""
+    gains: dict[tuple[str, str], dict[str, str]] = {}
+    numbers = []
     for row in rows:
-        lines.setdefault((operation(row), shape_text(row["shape"])), {})[row["dtype"]] = cell(row)
-    body = [[*key, *(cells.get(dtype, "") for dtype in DTYPES)] for key, cells in lines.items()]
-    return table(["operation", "shape", *DTYPES], body)
-
-
-def cell(row: Row) -> str:
-    """Time, share (share in replays of CUDA graphs), times faster than torch."""
-    return f"{duration(row['ms'])}, {share_text(row)}, {times(row['ratio'])}"
-
-
-def share_text(row: Row) -> str:
-    """Share of the bandwidth of a copy (in replays of CUDA graphs)."""
-    replayed = row.get("replayed_share")
-    return f"{float(row['share_of_copy']):.2f}" + (f" ({float(replayed):.2f})" if replayed else "")
+        key = operation(row), shape_text(row["shape"])
+        gains.setdefault(key, {})[row["dtype"]] = times(row["ratio"])
+        numbers.append([*key, row["dtype"], *(duration(row[time]) for time in ("ms", "torch_ms")), *share(row)])
+    body = [[*key, *(found.get(dtype, "") for dtype in DTYPES)] for key, found in gains.items()]
+    head = ["operation", "shape", "dtype", "time", "torch", *SHARES]
+    shown = table(["operation", "shape", *DTYPES], body)
+    return "\n\n".join(["Times faster than torch:", shown, folded("Times and shares", filled(head, numbers))])
 
 
 def cpu(results: Results) -> str:
@@ -149,11 +159,11 @@ def growth_of(name: str) -> Callable[[Results], str]:
             if row["growth"]:
                 key, length = (row["kind"], row["along"], row["dtype"]), length_of(row)
                 worst[key] = max(worst.get(key, (0.0, "")), (float(row["growth"]), f"{length // 2} to {length}"))
-        lines = []
-        for kind, along in dict.fromkeys(key[:2] for key in worst):
-            found = (worst[kind, along, dtype] for dtype in DTYPES)
-            lines.append([kind, along, *(f"{growth:.2f} ({lengths})" for growth, lengths in found)])
-        return f"{file.heading()}\n\n{table(['scan', 'along', *DTYPES], lines)}"
+        head, scans = ["scan", "along", *DTYPES], dict.fromkeys(key[:2] for key in worst)
+        found = [[*scan, *(worst[(*scan, dtype)] for dtype in DTYPES)] for scan in scans]
+        growth = table(head, ([kind, along, *(f"{growth:.2f}" for growth, _ in cells)] for kind, along, *cells in found))
+        lengths = table(head, ([kind, along, *(where for _, where in cells)] for kind, along, *cells in found))
+        return "\n\n".join([file.heading(), growth, folded("Lengths between which it occurs", lengths)])
 
     return write
 
@@ -184,164 +194,19 @@ def plain_call(call: str) -> str:
 def host_autograd(results: Results) -> str:
     """Host time of a forward, of autograd.grad and of both, divided by torch's: of calls in a row, and after a pause."""
     parts = ("forward", "autograd.grad", "forward and autograd.grad")
-    cells: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, Row]] = {}
     for row in results.file("host_h200.csv").rows:
         if call := re.fullmatch(rf"({'|'.join(map(re.escape, parts))}), (.*) of (\w+) \((.*)\): sternway", row["call"]):
             part, gradients, op, variant = call.groups()
             name = f"{operation({'op': op, 'outputs': variant})} (gradient of {gradients})"
-            ratios = " / ".join(f"{float(row[column]):.2f}" for column in ("ratio", "paused_ratio"))
-            cells.setdefault(name, {})[part] = f"{float(row['us']):.0f} µs, {ratios}"
-    lines = [[name, *(found[part] for part in parts)] for name, found in cells.items()]
-    return table(["operation", "forward", "`autograd.grad`", "both"], lines)
+            found.setdefault(name, {})[part] = row
 
+    def numbers(column: str, digits: str) -> str:
+        lines = ([name, *(f"{float(rows[part][column]):{digits}}" for part in parts)] for name, rows in found.items())
+        return table(["operation", "forward", "`autograd.grad`", "both"], lines)
 
-def sparse(results: Results) -> str:
-    """Sparse gradients of embedding bags."""
-    file = results.file("sparse_h200.csv")
-    lines = [[row["indices"], shape_text(row["shape"]), row["dtype"],
-              *(duration(row[c]) for c in ("ms", "torch_ms", "torch_coalesced_ms")),
-              times(row["ratio"]), times(row["ratio_coalesced"])] for row in file.rows]  # fmt: skip
-    head = ["indices", "shape", "dtype", "sternway", "torch", "torch, coalesced", "times faster", "than coalesced"]
-    return f"{file.heading()}\n\n{table(head, lines)}"
-
-
-def ranks(results: Results) -> str:
-    """Scans and embedding bags that two GPUs share."""
-    file = results.file("ranks_h200.csv")
-    columns = ("ms", "one_gpu_ms", "gathered_ms", "alone_ms", "exchange_ms", "header_ms")
-    lines = [[row["op"], row["shape_of_a_rank"].replace("x", " x "), row["dtype"], row["direction"],
-              *(duration(row[c]) if row[c] else "" for c in columns)] for row in file.rows]  # fmt: skip
-    head = [
-        "op",
-        "shape of a rank",
-        "dtype",
-        "direction",
-        "ranks",
-        "one GPU, half the work",
-        "gathered",
-        "alone",
-        "exchange",
-        "header",
-    ]
-    return f"{file.heading()}\n\n{table(head, lines)}"
-
-
-def carries(results: Results) -> str:
-    """Chunks of long scans beside plain scans."""
-    file = results.file("carries_h200.csv")
-    columns = ("plain_ms", "summary_ms", "scan_ms")
-    lines = [[row["kind"], row["direction"], f"{row['shape'].replace('x', ' x ')}, dim {row['dim']}", row["dtype"],
-              *(duration(row[c]) for c in columns), f"{float(row['ratio']):.2f}x"] for row in file.rows]  # fmt: skip
-    head = ["kind", "direction", "shape", "dtype", "plain scan", "summary", "scan with carries", "both over plain"]
-    return f"{file.heading()}\n\n{table(head, lines)}"
-
-
-# The files of operations with a table of their own: one for each machine.
-RECURRENCES = ("recurrence_h200.csv", "recurrence_cpu.csv")
-SELECTIVE = ("selective_h200.csv", "selective_cpu.csv")
-PACKED = ("packed_h200.csv", "packed_cpu.csv")
-EMBEDDING = ("embedding_h200.csv", "embedding_cpu.csv")
-QUANTIZE = ("quantize_h200.csv", "quantize_cpu.csv")
-
-
-def recurrences(results: Results) -> str:
-    """Linear recurrences beside copies and rivals."""
-    text = []
-    for file in map(results.file, RECURRENCES):
-        rivals = [column for column in file.rows[0] if column.endswith("_ratio") and any(row[column] for row in file.rows)]
-        lines = [
-            [row["setting"], row["direction"], f"{shape_text(row['shape'])}, dim {row['dim']}", row["dtype"],
-             duration(row["ms"]), share_text(row), *(times(row[rival]) if row[rival] else "" for rival in rivals)]
-            for row in file.rows
-        ]  # fmt: skip
-        names = [f"than {rival.removesuffix('_ratio').replace('_', ' ')}" for rival in rivals]
-        head = ["recurrence", "direction", "shape", "dtype", "time", "share of a copy", *names]
-        text += [file.heading(), table(head, lines)]
-    return "\n\n".join(text)
-
-
-def selective_scans(results: Results) -> str:
-    """Selective scans beside copies and a rival."""
-    text = []
-    for file in map(results.file, SELECTIVE):
-        lines = [
-            [f"{row['setting']}, n {row['n']}", row["direction"], shape_text(row["shape"]), row["dtype"], duration(row["ms"]),
-             times(row["rival_ratio"]), f"{float(row['error']):.2g}", f"{float(row['rival_error']):.2g}"]
-            for row in file.rows
-        ]  # fmt: skip
-        rival = file.rows[0]["rival"]
-        head = ["selective scan", "direction", "shape", "dtype", "time", f"than {rival}", "error", f"of {rival}"]
-        text += [file.heading(), table(head, lines)]
-    return "\n\n".join(text)
-
-
-def packed(results: Results) -> str:
-    """Time of packed and exclusive scans divided by that of the plain scan, with a column for each variant."""
-    text = []
-    for file in map(results.file, PACKED):
-        lines: dict[tuple[str, ...], dict[str, str]] = {}
-        for row in file.rows:
-            key = row["kind"], row["direction"], f"{shape_text(row['shape'])}, dim {row['dim']}", row["dtype"]
-            found = lines.setdefault((*key, duration(row["plain_ms"])), {})
-            found[row["variant"]] = f"{float(row['ratio']):.2f}"
-        variants = list(dict.fromkeys(row["variant"] for row in file.rows))
-        head = ["kind", "direction", "shape", "dtype", "plain scan", *variants]
-        body = [[*key, *(cells.get(variant, "") for variant in variants)] for key, cells in lines.items()]
-        text += [file.heading(), table(head, body)]
-    return "\n\n".join(text)
-
-
-def quantizations(results: Results) -> str:
-    """Quantizations with a scale for blocks of each shape, of the machines that have a file."""
-    text = []
-    for file in (results.file(name) for name in QUANTIZE if (results.folder / name).exists()):
-        rivals = {"torch_ratio": "than torch", "torch_dx_ratio": "than torch, dx alone", "compile_ratio": "than compile"}
-        lines = [
-            [row["operation"], row["direction"], row["granularity"], row["dtype"], duration(row["ms"]), share_text(row),
-             *(times(row[rival]) if row[rival] else "" for rival in rivals)]
-            for row in file.rows
-        ]  # fmt: skip
-        head = ["operation", "direction", "granularity", "dtype", "time", "share of a copy", *rivals.values()]
-        text += [f"{file.heading()} Shape {shape_text(file.rows[0]['shape'])}.", table(head, lines)]
-    return "\n\n".join(text)
-
-
-def embedding_bags(results: Results) -> str:
-    """Forward, gradient and updates of one table, beside torch."""
-    text = []
-    for file in map(results.file, EMBEDDING):
-        lines = [
-            [row["operation"], shape_text(row["shape"]), row["dtype"], duration(row["ms"]), share_text(row),
-             duration(row["torch_ms"]), times(row["ratio"])]
-            for row in file.rows
-        ]  # fmt: skip
-        head = ["operation", "shape", "dtype", "time", "share of a copy", "torch", "times faster"]
-        text += [file.heading(), table(head, lines)]
-    return "\n\n".join(text)
-
-
-def jax(results: Results) -> str:
-    """Operations in JAX, beside its own, on a GPU and on the CPU."""
-    head = ["op", "shape", "dtype", "sternway", "JAX", "times faster", "error", "of JAX"]
-    text = []
-    for file in (results.file("jax_h200.csv"), results.file("jax_cpu.csv")):
-        lines = [
-            [row["op"], row["shape"].replace("x", " x "), row["dtype"], duration(row["ms"]), duration(row["jax_ms"]),
-             f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"]
-            for row in file.rows
-        ]  # fmt: skip
-        text += [file.heading(), table(head, lines)]
-    return "\n\n".join(text)
-
-
-def sparse_variants(results: Results) -> str:
-    """Steps of tables and their optimizers with each way to a sparse gradient."""
-    file, rows = results.file("h200_sparse_variants.csv"), dict[tuple[str, ...], dict[str, str]]()
-    for row in file.rows:
-        rows.setdefault((row["kind"], row["optimizer"], row["indices"]), {})[row["contestant"]] = row["ms"]
-    ways = ["torch", "late", "early", "flagged", "bounded", "gathered"]
-    lines = [[*name, *(duration(found[way]) if way in found else "" for way in ways)] for name, found in rows.items()]
-    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(['tables', 'optimizer', 'indices', *ways], lines)}"
+    paused = folded("Divided by torch's, after a pause", numbers("paused_ratio", ".2f"))
+    return "\n\n".join([numbers("ratio", ".2f"), paused, folded("Times in µs, of calls in a row", numbers("us", ".0f"))])
 
 
 def errors_of(name: str) -> Callable[[Results], str]:
@@ -350,20 +215,21 @@ def errors_of(name: str) -> Callable[[Results], str]:
 
 
 def errors(file: File) -> str:
-    """The table of one file."""
-    lines: dict[str, dict[str, str]] = {}
+    """The table of one file, with two columns for each dtype."""
+    lines: dict[str, dict[str, tuple[str, str]]] = {}
     for row in file.rows:
         if row["ulp"]:
             lines.setdefault(operation({**row, "outputs": row["input"]}), {})[row["dtype"]] = pair(row)
-    body = [[key, *(cells[dtype] for dtype in DTYPES)] for key, cells in lines.items()]
-    return f"{file.heading()}\n\n{table(['operation', *DTYPES], body)}"
+    body = [[key, *(number for dtype in DTYPES for number in found[dtype])] for key, found in lines.items()]
+    head = ["operation", *(f"{dtype}{whose}" for dtype in DTYPES for whose in ("", ", torch"))]
+    return f"{file.heading()}\n\n{table(head, body)}"
 
 
-def pair(row: Row) -> str:
+def pair(row: Row) -> tuple[str, str]:
     """The errors of sternway and of torch."""
     if float(row["ulp"]) == 0 == float(row["torch_ulp"]) and math.isinf(float(row["norm"])):
-        return "0, 0"  # the true gradient is 0, and has no norm to divide by
-    return f"{error(row['norm'])}, {error(row['torch_norm'])}"
+        return "0", "0"  # the true gradient is 0, and has no norm to divide by
+    return error(row["norm"]), error(row["torch_norm"])
 
 
 def error(norm: str) -> str:
@@ -381,18 +247,3 @@ def hard_inputs(results: Results) -> str:
             lines.append([kind[1] if kind else NAMES[row["op"]], row["input"], row["dtype"], error(row["norm"]),
                           error(row["torch_norm"])])  # fmt: skip
     return table(["operation", "input", "dtype", "sternway", "torch"], lines)
-
-
-def variants(results: Results) -> str:
-    """For each variant of a kernel, the row that takes longest without it."""
-    file, worst = results.file("h200_scan_variants.csv"), dict[str, Row]()
-    for row in file.rows:
-        kept = worst.setdefault(row["variant"], row)
-        worst[row["variant"]] = max(kept, row, key=lambda row: float(row["ratio"]))
-    lines = [
-        [variant, f"{row['outputs']}, {row['shape'].replace('x', ' x ')}, {row['dtype']}",
-         *(duration(row[time]) for time in ("with_ms", "without_ms")), f"{float(row['ratio']):.2f}"]
-        for variant, row in worst.items()
-    ]  # fmt: skip
-    head = ["variant", "row that loses most", "time", "time without the variant", "ratio"]
-    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(head, lines)}"

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import doc_chart
+import doc_operations
 import doc_steps
 import doc_tables
 from doc_results import Results
@@ -29,7 +30,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "steps": doc_steps.written(doc_steps.GPU),
     "steps-cpu": doc_steps.written(doc_steps.CPU),
     "learning-tables": doc_steps.learning_tables,
-    "embedding-bags": doc_tables.embedding_bags,
+    "embedding-bags": doc_operations.embedding_bags,
     "summary": doc_tables.summary,
     "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
     "h200-scans": doc_tables.speed_of("h200_scan.csv"),
@@ -39,17 +40,17 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "growth-h200": doc_tables.growth_of("h200_growth.csv"),
     "host-runs": doc_tables.host_runs,
     "host-autograd": doc_tables.host_autograd,
-    "sparse": doc_tables.sparse,
-    "sparse-variants": doc_tables.sparse_variants,
-    "ranks": doc_tables.ranks,
-    "carries": doc_tables.carries,
-    "recurrences": doc_tables.recurrences,
-    "selective_scans": doc_tables.selective_scans,
-    "packed": doc_tables.packed,
-    "quantizations": doc_tables.quantizations,
-    "jax": doc_tables.jax,
+    "sparse": doc_operations.sparse,
+    "sparse-variants": doc_operations.sparse_variants,
+    "ranks": doc_operations.ranks,
+    "carries": doc_operations.carries,
+    "recurrences": doc_operations.recurrences,
+    "selective_scans": doc_operations.selective_scans,
+    "packed": doc_operations.packed,
+    "quantizations": doc_operations.quantizations,
+    "jax": doc_operations.jax,
     "cpu": doc_tables.cpu,
-    "variants": doc_tables.variants,
+    "variants": doc_operations.variants,
     "errors": doc_tables.errors_of("exactness.csv"),
     "errors-h200": doc_tables.errors_of("exactness_h200.csv"),
     "hard-inputs": doc_tables.hard_inputs,

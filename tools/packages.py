@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,10 +21,15 @@ else:
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
+def project() -> dict[str, Any]:
+    """The table ``project`` of pyproject.toml."""
+    with PROJECT.open("rb") as file:
+        return dict(tomllib.load(file)["project"])
+
+
 def packages(*extras: str) -> list[str]:
     """The requirements of the extras, and of the extras that these name in turn."""
-    with PROJECT.open("rb") as file:
-        table = tomllib.load(file)["project"]["optional-dependencies"]
+    table = project()["optional-dependencies"]
     found: dict[str, None] = {}
     for extra in extras:
         for requirement in table[extra]:

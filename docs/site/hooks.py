@@ -32,10 +32,12 @@ import reference  # beside this file
 
 import docs  # of tools/
 from doc_results import Results  # of tools/
+from packages import project  # of tools/
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = project()
 DOCUMENTS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
-MEASURED = ("exactness.md", "performance.md")
+KINDS = {"notebooks": ".ipynb", "examples": ".py"}  # folders whose files are made into pages
 FENCED = re.compile(r"(^ *(?P<fence>```+|~~~+).*?^ *(?P=fence) *$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:`[^`]*`|\[[^\]]*\]|[^\[\]`])*)\]\(\s*(?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\s*\)"
@@ -57,6 +59,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     }
     found["reference/*"] = [f"reference/{page.path}.md" for page in reference.PAGES]
     config.nav = [filled(entry, found) for entry in config.nav or []]
+    config.copyright = f"sternway {PROJECT['version']}"
     config.markdown_extensions += [Formulas(), NamesAsLinks()]
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [{"name": "math", "class": "math", "format": displayed}]}
     return config
@@ -111,9 +114,9 @@ def styled_outputs(text: str) -> str:
 
 
 def as_text(match: re.Match[str]) -> str:
-    """Indented lines as a fence."""
+    """Indented lines as a fence; nothing for blank ones, such as nbconvert writes beside a plot."""
     lines = [line.removeprefix("    ") for line in match[0].rstrip().splitlines()]
-    return "\n".join(["````{.text .output}", *lines, "````", ""])
+    return "\n".join(["````{.text .output}", *lines, "````", ""]) if lines else ""
 
 
 # --- Links ---------------------------------------------------------------------------------------------------------------
@@ -127,15 +130,20 @@ def site_path(path: Path) -> str | None:
     folder, _, rest = name.partition("/")
     if folder == "docs" and not rest.startswith("site/"):
         return rest
-    if (folder, path.suffix) in (("notebooks", ".ipynb"), ("examples", ".py")):
+    if KINDS.get(folder) == path.suffix:
         return f"{folder}/{rest.removesuffix(path.suffix)}.md"
     return None
 
 
 def source_of(page: Page) -> Path:
-    """The file of the repository that a page shows; for a page that is generated, one in the folder that it has."""
+    """The file of the repository that a page shows."""
     uri = page.file.src_uri
-    return ROOT / uri if uri in DOCUMENTS or uri.startswith(("notebooks/", "examples/")) else ROOT / "docs" / uri
+    folder, _, name = uri.rpartition("/")
+    if folder in KINDS:
+        return (ROOT / uri).with_suffix(KINDS[folder])
+    if folder == "reference":
+        return next(entry for entry in reference.PAGES if f"{entry.path}.md" == name).source()
+    return ROOT / uri if uri in DOCUMENTS else ROOT / "docs" / uri
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -164,8 +172,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Mark the pages of measured figures, whose cells are not broken into lines."""
-    return f'<div class="figures">{html}</div>' if page.file.src_uri in MEASURED else html
+    """Add the version and the link to the source, which the search leaves out."""
+    path = source_of(page).relative_to(ROOT).as_posix()
+    link = f'<a href="{PROJECT["urls"]["Repository"]}/blob/main/{path}">{path}</a>'
+    return f'{html}\n<p class="source" data-search-exclude>sternway {PROJECT["version"]}, source of this page: {link}</p>'
 
 
 class NamesAsLinks(Extension):

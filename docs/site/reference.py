@@ -58,6 +58,11 @@ class Page:
             for name in self.names
         }
 
+    def source(self) -> Path:
+        """The file of the public module whose names the page has."""
+        path = ROOT / "python" / self.module.replace(".", "/")
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
     def markdown(self) -> str:
         """The page, with a directive of mkdocstrings for each name."""
         parts = [f"# {self.title}\n\n{self.text}\n"]
