@@ -102,7 +102,7 @@ SHARES = ("share of a copy", "share in replays")
 """The columns of the numbers of ``share``."""
 
 
-def share(row: Row) -> tuple[str, str]:
+def share(row: Row) -> tuple[str, ...]:
     """Shares of the bandwidth of a copy: of calls, and in replays of CUDA graphs, where they were measured."""
     return tuple(f"{float(found):.2f}" if (found := row.get(column)) else "" for column in ("share_of_copy", "replayed_share"))
 

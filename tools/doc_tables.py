@@ -159,10 +159,10 @@ def growth_of(name: str) -> Callable[[Results], str]:
             if row["growth"]:
                 key, length = (row["kind"], row["along"], row["dtype"]), length_of(row)
                 worst[key] = max(worst.get(key, (0.0, "")), (float(row["growth"]), f"{length // 2} to {length}"))
-        head, scans = ["scan", "along", *DTYPES], dict.fromkeys(key[:2] for key in worst)
-        found = [[*scan, *(worst[(*scan, dtype)] for dtype in DTYPES)] for scan in scans]
-        growth = table(head, ([kind, along, *(f"{growth:.2f}" for growth, _ in cells)] for kind, along, *cells in found))
-        lengths = table(head, ([kind, along, *(where for _, where in cells)] for kind, along, *cells in found))
+        head = ["scan", "along", *DTYPES]
+        scans = {(kind, along): [(kind, along, dtype) for dtype in DTYPES] for kind, along, _ in worst}
+        growth = table(head, ([*scan, *(f"{worst[key][0]:.2f}" for key in keys)] for scan, keys in scans.items()))
+        lengths = table(head, ([*scan, *(worst[key][1] for key in keys)] for scan, keys in scans.items()))
         return "\n\n".join([file.heading(), growth, folded("Lengths between which it occurs", lengths)])
 
     return write

@@ -172,7 +172,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Add the version and the link to the source, which the search leaves out."""
+    """Add the version and the link to the source, which the search leaves out; a plot opens as large as it was drawn."""
+    html = re.sub(r'<img alt="png" src="([^"]*)"[^>]*>', r'<a href="\1"><img alt="plot" src="\1"></a>', html)
     path = source_of(page).relative_to(ROOT).as_posix()
     link = f'<a href="{PROJECT["urls"]["Repository"]}/blob/main/{path}">{path}</a>'
     return f'{html}\n<p class="source" data-search-exclude>sternway {PROJECT["version"]}, source of this page: {link}</p>'
