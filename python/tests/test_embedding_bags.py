@@ -475,6 +475,16 @@ def test_refused_without_an_optimizer(case: str, device: str) -> None:
         call(*operands)
 
 
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+def test_refused_batches_of_upstream_gradients(optimizer: Any, device: str) -> None:
+    """Alone finds upstream gradients of is_grads_batched, which no plan reads, that are refused as another operation's."""
+    ours, (indices, offsets) = bags_of(device=device, optimizer=optimizer), batch_of(device=device)
+    samples = torch.rand(len(indices), device=device, requires_grad=True)
+    y = ours(indices, offsets, samples)
+    with pytest.raises(sw.UnsupportedError, match=r"^sternway\.torch\.EmbeddingBags: the upstream gradient .*is_grads_batched"):
+        torch.autograd.grad(y, samples, torch.ones(2, *y.shape, device=device), is_grads_batched=True)
+
+
 def test_gradient_of_another_table(device: str) -> None:
     """Alone finds an update by torch.autograd.grad of a table that does not stand for all."""
     ours = bags_of(device=device, optimizer="adagrad")

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from .._embedding import EmbeddingBackwardPlan
 from .._tracing import keep_untraced
 from .._types import Optimizer as OptimizerName
-from ._autograd.calls import require_order, require_tensors
-from ._autograd.dispatch import (
-    refuse_distributed,
-    require_strided,
-    with_index,
-    with_public_names,
-)
-from ._autograd.embedding import look_up, run_eager
-from ._autograd.embedding_learning import learn
-from ._autograd.embedding_problem import NAME, Options, options, select_or_raise
-from ._autograd.learning import NO_LEARNER, Kind, Learner, require_recording, require_table
+from ._autograd.dispatch import with_index, with_public_names
+from ._autograd.embedding import run_eager
+from ._autograd.embedding_problem import NAME
+from ._autograd.learning import Learner, require_recording, require_table
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import handed_on, is_overridden
+from ._autograd.prepared_embedding import prepare, run_prepared
 from ._learning import LearningTable
 from ._modules import Configuration
 
@@ -35,54 +28,6 @@ _OPERANDS = {
     **dict.fromkeys(("index_dtype", "num_indices", "total"), "input"),
 }
 """By field of the descriptors, the argument of embedding that it comes from."""
-
-
-class _Call(NamedTuple):
-    """A checked call of embedding whose backward has plans."""
-
-    input: Tensor
-    weight: Tensor
-    options: Options
-    plan: EmbeddingBackwardPlan | None
-
-
-def prepare(
-    input: Tensor, weight: Tensor, padding_idx: int | None = None, scale_grad_by_freq: bool = False, sparse: bool = False,
-    kind: Kind = NO_LEARNER,
-) -> _Call:  # fmt: skip
-    """Check a call of embedding, and select the plans of its backward.
-
-    Args:
-        kind: of the learner that updates the table, or of none.
-
-    Raises:
-        Error: there is no plan, or an option of a wrong type.
-        ValueError, RuntimeError: arguments that torch refuses.
-    """
-    require_tensors("embedding", input=input, weight=weight)
-    require_order("embedding", input, weight)
-    require_strided("embedding", input=input, weight=weight)
-    if weight.dim() != 2:
-        raise ValueError(f"embedding: weight must be 2D, got {weight.dim()}D")
-    o = options(padding_idx, scale_grad_by_freq, sparse, weight.shape[0])
-    if o.sparse:
-        refuse_distributed("embedding", "sparse", input, weight)
-    return _Call(input, weight, o, select_or_raise(input, weight, o, kind))
-
-
-def run_prepared(c: _Call, max_norm: float | None, norm_type: float, learner: Learner | None = None) -> Tensor:
-    """Run a prepared call.
-
-    Args:
-        learner: updates the table in the backward; None: the backward has a gradient.
-    """
-    if max_norm is not None:
-        refuse_distributed("embedding", "max_norm", c.weight, c.input)
-        with torch.no_grad():
-            torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
-    if learner is not None:
-        return learn(c.weight, c.input, c.plan, c.options, learner)
-    return look_up(c.weight, c.input, c.options, c.plan)
 
 
 def embedding(

@@ -141,7 +141,7 @@ class EmbeddingBags(LearningTable):
         InvalidProblemError: no tables, or shapes that are none; a number of the optimizer outside its range.
         UnsupportedError: a dtype, a mode, an optimizer or an option that there is not. In a call: a transform of torch.func,
             forward-mode AD, torch.export, or torch.jit.trace; where there is an optimizer, as for :class:`EmbeddingBag`, or
-            because some tables are frozen and others not.
+            because some tables are frozen and others not. In a backward: ``is_grads_batched``.
 
     Example:
         >>> import torch, sternway.torch as st

@@ -17,14 +17,14 @@ from ._autograd.calls import FLOATS
 from ._autograd.dispatch import all_plain
 from ._autograd.operators import is_jit_tracing
 from ._autograd.overrides import is_overridden
+from ._autograd.prepared_bag import prepare as prepare_embedding_bag
+from ._autograd.prepared_bag import run_prepared as call_embedding_bag
+from ._autograd.prepared_embedding import prepare as prepare_embedding
+from ._autograd.prepared_embedding import run_prepared as call_embedding
 from ._autograd.scan_gradient import FORWARDS
 from ._autograd.tangents import count_jvps, has_tangents
 from ._embedding import embedding
-from ._embedding import prepare as prepare_embedding
-from ._embedding import run_prepared as call_embedding
 from ._embedding_bag import embedding_bag
-from ._embedding_bag import prepare as prepare_embedding_bag
-from ._embedding_bag import run_prepared as call_embedding_bag
 from ._lerp import number_of
 
 Arguments = dict[str, Any]

@@ -98,6 +98,9 @@ class Operands(NamedTuple):
         return {**positions, "per_sample_weights": self.weights}
 
     def of_backward(self, c: Call, dy: Tensor) -> dict[str, Tensor | None]:
+        if torch._C._functorch.is_legacy_batchedtensor(dy):
+            got, hint = "a batch of them, by is_grads_batched", "call torch.autograd.grad once for each"
+            raise make("unsupported", OP, "the upstream gradient", "one tensor", got, hint)
         return {"dy": resolve(dy).contiguous(), **self.of_forward(c), "max_indices": self.max_indices}
 
 
