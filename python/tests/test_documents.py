@@ -233,7 +233,7 @@ def test_the_description_has_no_local_links(tool: Any) -> None:
 def test_the_repository_has_one_address() -> None:
     """Alone finds a document that names another repository than pyproject.toml."""
     [repository] = re.findall(r'^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    texts = {name: (ROOT / name).read_text() for name in ("README.md", "CITATION.cff", "pyproject.toml")}
+    texts = {name: (ROOT / name).read_text() for name in ("README.md", "docs/README.md", "CITATION.cff", "pyproject.toml")}
     assert all(repository in text for text in texts.values())
     found = re.findall(r"https://github\.com/[\w-]+/[\w.-]+", "".join(texts.values()))
     assert {url.removesuffix(".git") for url in found} == {repository}
