@@ -32,6 +32,7 @@ func (r *refusals) devices() {
 		{"device", coretest.FakeCUDA{Devices: 2, Refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, errs.DeviceFailure},
 		{"load", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, errs.DeviceFailure},
 		{"architecture", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
+		{"driver of an older CUDA", coretest.FakeCUDA{Devices: 1, CUDA: 12040, Refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
 		{"symbol", coretest.FakeCUDA{Devices: 1, Exports: map[string][]string{}}, 0, errs.DeviceFailure},
 	} {
 		row.fake.Install(r.t)

@@ -124,7 +124,7 @@ func InfoJSON() string {
 	if err != nil {
 		info["driver"], info["devices"] = err.Error(), []string{}
 	} else {
-		info["driver"] = fmt.Sprintf("CUDA %d.%d", d.Version()/1000, d.Version()%1000/10)
+		info["driver"] = launch.CUDAVersion(d.Version())
 		devices := []map[string]any{}
 		for i := range d.DeviceCount() {
 			found, err := launch.DeviceOf(int32(i), "info")

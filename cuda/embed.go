@@ -6,6 +6,7 @@ package cuda
 import (
 	"bytes"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"io"
 	"path"
@@ -83,4 +84,18 @@ func Manifest() []byte {
 		return nil
 	}
 	return data
+}
+
+// Toolkit is the major version of the CUDA toolkit that compiled the images, 13 for example; 0 when
+// there are none. A driver that supports no CUDA of this version loads none of them.
+func Toolkit() int { return toolkitOf(Manifest()) }
+
+func toolkitOf(manifest []byte) int {
+	var made struct{ NVCC string }
+	if json.Unmarshal(manifest, &made) != nil {
+		return 0
+	}
+	var major int
+	_, _ = fmt.Sscanf(made.NVCC, "%d", &major) // 0 where there is none
+	return major
 }

@@ -29,3 +29,10 @@ func TestChoiceOfCode(t *testing.T) {
 		require.Equal(t, row.wanted, choose(row.codes, row.device), row.device)
 	}
 }
+
+func TestToolkitOfAManifest(t *testing.T) {
+	require.Equal(t, 13, toolkitOf([]byte(`{"architectures": ["sm_90"], "nvcc": "13.0.88"}`)))
+	require.Equal(t, 12, toolkitOf([]byte(`{"nvcc": "12.8"}`)))
+	require.Zero(t, toolkitOf([]byte(`{}`)))
+	require.Zero(t, toolkitOf(nil))
+}

@@ -24,6 +24,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -72,6 +73,16 @@ def processor() -> str:
     return PROCESSORS[asked] if asked else machine
 
 
+def require_stable_abi() -> None:
+    """Stops the build in a free-threaded Python, which loads no extension of the stable ABI (abi3)."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        version = "{}.{}".format(*sys.version_info)
+        fail(
+            f"free-threaded Python (python{version}t) cannot load the extension, which uses the stable ABI; "
+            f"use the standard build, python{version}"
+        )
+
+
 def c_compiler() -> list[str]:
     """The command that go uses for C, with its options."""
     prefix = "" if processor() == platform.machine() else f"{processor()}-linux-gnu-"
@@ -91,6 +102,7 @@ def get_requires_for_build_editable(config_settings: dict[str, Any] | None = Non
 
 def missing_compilers() -> list[str]:
     processor()
+    require_stable_abi()
     missing = [] if usable_go() else GO
     if codes() and not kernels.find_nvcc():
         try:
@@ -222,6 +234,10 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
 
 class Wheel(bdist_wheel):
     """Names the wheel after the oldest glibc that its library runs on, adds the SBOM, and gives its files plain modes."""
+
+    def finalize_options(self) -> None:
+        require_stable_abi()  # without build isolation no hook did
+        super().finalize_options()
 
     def library(self) -> Path:
         return Path(self.get_finalized_command("build_ext").get_ext_fullpath("sternway._native"))

@@ -5,12 +5,23 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 
 struct sw_functions sw_cuda;
 
 static const char *missing = "libcuda was never opened";
+static char too_old[128];
 static int driver_version;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The words for a driver that lacks a function. Its version is known before cuInit. */
+static const char *describe_old(const char *function) {
+  int version = 0;
+  if (sw_cuda.cuDriverGetVersion) sw_cuda.cuDriverGetVersion(&version);
+  snprintf(too_old, sizeof too_old, "an NVIDIA driver of CUDA %d.%d, older than CUDA 12.0 (no %s)", version / 1000,
+           version % 1000 / 10, function);
+  return too_old;
+}
 
 static void open_library(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -20,7 +31,7 @@ static void open_library(void) {
   }
 #define FIND(name, parameters) \
   if (!(*(void **)&sw_cuda.name = dlsym(library, #name))) { \
-    missing = "an NVIDIA driver too old for CUDA 12 (no " #name ")"; \
+    missing = describe_old(#name); \
     return; \
   }
   FUNCTIONS(FIND)

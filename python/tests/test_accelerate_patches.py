@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from interpreter import python
 from test_accelerate import is_ours
 
 import sternway as sw
@@ -322,6 +323,39 @@ def test_other_tools_of_torch() -> None:
     assert torch.overrides.is_tensor_method_or_property(torch.Tensor.cumsum)
     with pytest.raises(IndexError), st.accelerate():
         torch.cumsum(X, 7)
+
+
+@pytest.mark.parametrize("most_changes", [0, 1000], ids=["methods stay replaced", "methods are restored"])
+def test_dynamo_is_first_imported_in_a_region(most_changes: int) -> None:
+    """Alone finds a replacement that torch.compile keeps in a table or a cache, which it fills in that import.
+
+    A function that is compiled afterwards, outside of regions, would be ours or would break the graph.
+    """
+    python(f"""
+        import gc, importlib, sys, torch
+        if "torch._dynamo" in sys.modules:
+            raise SystemExit  # this version of torch imports it itself
+        import sternway.torch as st
+        module = importlib.import_module("sternway.torch._accelerate")
+        module._MOST_CHANGES = {most_changes}
+        finders = list(sys.meta_path)
+        with st.accelerate():
+            pass
+        with st.accelerate():
+            ours = torch.cumsum, torch.Tensor.cumsum
+            holders = [len(gc.get_referrers(function)) for function in ours]
+            from torch._dynamo import trace_rules
+            assert holders == [len(gc.get_referrers(function)) for function in ours]
+            assert ours == (torch.cumsum, torch.Tensor.cumsum), "the region goes on"
+        originals, rules = (torch.cumsum, torch._C.TensorBase.cumsum), trace_rules.get_torch_obj_rule_map()
+        assert originals[0] in rules and ours[0] not in rules
+        assert originals[1] in trace_rules.get_tensor_method()
+        assert sys.meta_path == finders, "the import hook is gone"
+        x = torch.tensor([1e30, 1e30, 1e-30], requires_grad=True)
+        y = torch.compile(lambda x: torch.cumprod(x, 0), fullgraph=True, backend="aot_eager")(x)
+        dx, = torch.autograd.grad(y, x, torch.tensor([1.0, 0.0, 0.0]))
+        assert dx.isnan().any(), "it is torch's"
+    """)
 
 
 def test_many_regions_do_not_change_a_class_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import platform
 import re
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,22 @@ def test_other_machines_stop_the_build(
     with pytest.raises(SystemExit) as stop:
         getattr(backend, hook)()
     assert stop.value.code == f"sternway: Linux on x86-64 or arm64 is needed, and this is {system} on {machine}"
+
+
+@pytest.mark.parametrize("step", ["get_requires_for_build_wheel", "get_requires_for_build_editable", "bdist_wheel"])
+def test_free_threaded_python_stops_the_build(backend: Any, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone finds a build that ends in a traceback of setuptools, with and without build isolation."""
+    variables = sysconfig.get_config_var
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: 1 if name == "Py_GIL_DISABLED" else variables(name))
+    monkeypatch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
+    wheel = backend.Wheel(importlib.import_module("setuptools").Distribution())
+    start = wheel.finalize_options if step == "bdist_wheel" else getattr(backend, step)
+    with pytest.raises(SystemExit) as stop:
+        start()
+    assert stop.value.code == (
+        "sternway: free-threaded Python (python3.14t) cannot load the extension, which uses the stable ABI; "
+        "use the standard build, python3.14"
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,15 @@ LERP_SHAPES = {
 }
 
 
-def test_import_and_calls_do_not_import_dynamo() -> None:
-    """torch._dynamo takes longer to import than everything else in sternway.torch."""
+def test_import_calls_and_accelerate_do_not_import_dynamo() -> None:
+    """torch._dynamo takes longer to import than everything else in sternway.torch: a first accelerate() would wait for it."""
     python("""
         import sys, torch
         torch_imports_it = "torch._dynamo" in sys.modules
         import sternway.torch as st
         st.cumsum(torch.ones(3, requires_grad=True), 0).sum().backward()
+        with st.accelerate():
+            torch.cumsum(torch.ones(3, requires_grad=True), 0).sum().backward()
         assert ("torch._dynamo" in sys.modules) == torch_imports_it
     """)
 

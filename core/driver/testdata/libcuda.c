@@ -17,7 +17,11 @@ static int answer(const char *call)
 }
 
 int cuInit(unsigned flags) { return answer("cuInit"); }
+#ifdef OLD
+int cuDriverGetVersion(int *version) { *version = 11040; return 0; }
+#else
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+#endif
 
 int cuGetErrorName(int status, const char **name)
 {

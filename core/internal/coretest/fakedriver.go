@@ -24,6 +24,7 @@ type FakeCUDA struct {
 	Exports   map[string][]string        // symbols by image; nil: whatever is asked for
 	Clusters  func(l *driver.Launch) int // that are on a device at once; nil: it has none
 	Arch      string                     // of devices; "": sm_90
+	CUDA      int                        // the version that the driver supports; 0: 13000, for which the kernels are
 	Body      func(symbol string, l *driver.Launch)
 	Memory    map[uintptr][]byte // what a read finds, by address
 
@@ -62,12 +63,12 @@ func (f *FakeCUDA) Install(t testing.TB) *FakeCUDA {
 		}
 		return []byte(name), nil
 	}
-	t.Cleanup(launch.Replace(launch.Source{Open: open, Image: image}))
+	t.Cleanup(launch.Replace(launch.Source{Open: open, Image: image, Toolkit: func() int { return 13 }}))
 	return f
 }
 
 // Version implements driver.Driver.
-func (f *FakeCUDA) Version() int { return 13000 }
+func (f *FakeCUDA) Version() int { return cmp.Or(f.CUDA, 13000) }
 
 // DeviceCount implements driver.Driver.
 func (f *FakeCUDA) DeviceCount() int { return f.Devices }

@@ -18,6 +18,7 @@ type Symbol struct{ Image, Name string }
 // Device is one CUDA device with a cache of its loaded images and kernels.
 type Device struct {
 	driver.Device
+	version int // of CUDA that the driver supports, as driver.Driver.Version
 	mu      sync.Mutex
 	images  map[string]driver.Library
 	kernels map[Symbol]Kernel
@@ -25,13 +26,14 @@ type Device struct {
 
 // Source provides the driver and the kernel images; tests replace it.
 type Source struct {
-	Open  func() (driver.Driver, error)                   // the driver
-	Image func(name, architecture string) ([]byte, error) // a kernel image; nil where the package was built without kernels
+	Open    func() (driver.Driver, error)                   // the driver
+	Image   func(name, architecture string) ([]byte, error) // a kernel image; nil where the package was built without kernels
+	Toolkit func() int                                      // the major version of the CUDA toolkit that compiled the images
 }
 
 var (
 	mu      sync.Mutex
-	source  = Source{driver.Open, cuda.Image}
+	source  = Source{driver.Open, cuda.Image, cuda.Toolkit}
 	devices = map[int32]*Device{}
 )
 
@@ -76,7 +78,7 @@ func DeviceOf(ordinal int32, op string) (*Device, error) {
 	if err != nil {
 		return nil, DeviceError(op, "device", err)
 	}
-	d := &Device{Device: device, images: map[string]driver.Library{}, kernels: map[Symbol]Kernel{}}
+	d := &Device{Device: device, version: opened.Version(), images: map[string]driver.Library{}, kernels: map[Symbol]Kernel{}}
 	devices[ordinal] = d
 	return d, nil
 }
@@ -138,15 +140,25 @@ func (d *Device) library(name, op string) (driver.Library, error) {
 	return library, nil
 }
 
-// loadError is the error for an image that failed to load: one for a device whose architecture is
-// not in the image, another for any other failure of the driver.
+// loadError is the error for an image that failed to load: one for a driver of an older CUDA than
+// the image, one for a device whose architecture is not in the image, another for any other failure
+// of the driver.
 func (d *Device) loadError(op string, err error) error {
+	if toolkit := source.Toolkit(); d.version/1000 < toolkit {
+		return errs.New(errs.Unsupported, op, "device", fmt.Sprintf("one whose driver supports CUDA %d, for which the kernels were compiled", toolkit),
+			"a driver for "+CUDAVersion(d.version), `update the NVIDIA driver; device="cpu" works on every machine`)
+	}
 	var status *driver.Status
 	if errors.As(err, &status) && status.NoImage() {
 		return errs.New(errs.Unsupported, op, "device", "of an architecture in the kernel image", d.Arch(),
 			"rebuild with STERNWAY_CUDA_ARCHS set to it")
 	}
 	return DeviceError(op, "kernel image", err)
+}
+
+// CUDAVersion is a version of CUDA in words, from [driver.Driver] Version: "CUDA 13.0" for 13000.
+func CUDAVersion(version int) string {
+	return fmt.Sprintf("CUDA %d.%d", version/1000, version%1000/10)
 }
 
 // DeviceError wraps an error of the driver.

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
 import torch
@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from ..errors import make, shown
 from ._autograd.calls import flag, is_bool
 from ._autograd.overrides import has_foreign_mode
+from ._import_hook import load_inside
 from ._served import SERVED, Served, bound, prepared
 
 __all__ = ["accelerate"]
@@ -76,9 +77,13 @@ class _Patch:
                 else:
                     space[name] = replacement  # quicker
 
-    def undo(self) -> None:
-        """Restore attributes, except where another library replaced ours, which then pass all calls to torch."""
-        if self.is_class and self.applied >= _MOST_CHANGES:
+    def undo(self, *, always: bool = False) -> None:
+        """Restore attributes, except where another library replaced ours, which then pass all calls to torch.
+
+        Args:
+            always: even after _MOST_CHANGES.
+        """
+        if self.is_class and self.applied >= _MOST_CHANGES and not always:
             return
         space, home = self.space, self.home
         for name, found, replacement in self.changes:
@@ -153,10 +158,10 @@ class _Open:
         self.count = 0
 
     def add(self) -> None:
+        _keep_originals_in_caches()  # outside the lock, as it may wait for another thread that imports
         with self.lock:
             self.count += 1
             if self.count == 1:
-                _fill_caches()
                 for patch in _PATCHES:
                     patch.apply()
 
@@ -167,19 +172,49 @@ class _Open:
                 for patch in _PATCHES:
                     patch.undo()
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Keep torch's own functions in their places: meanwhile torch does the calls in regions of other threads, too."""
+        with self.lock:
+            for patch in _PATCHES:
+                patch.undo(always=True)
+            try:
+                yield
+            finally:
+                if self.count:
+                    for patch in _PATCHES:
+                        patch.apply()
+
 
 _open = _Open()
 
 
 @functools.cache
-def _fill_caches() -> None:
-    """Let torch fill its caches of its own functions, so that none of them keeps a replacement."""
-    from torch._dynamo import trace_rules  # takes a second
+def _keep_originals_in_caches() -> None:
+    """Let torch fill its caches of its own functions, so that none of them keeps a replacement.
+
+    The import of torch._dynamo, which has some of them, takes a second: they are filled when somebody else imports it.
+    """
+    torch.overrides.get_testing_overrides()
+    torch.overrides.is_tensor_method_or_property(torch.Tensor.lerp)
+    if "torch._dynamo" in sys.modules:
+        _fill_caches_of_dynamo()
+    else:
+        load_inside("torch._dynamo", _loading_dynamo)
+
+
+@contextlib.contextmanager
+def _loading_dynamo() -> Iterator[None]:
+    with _open.suspended():
+        yield
+        _fill_caches_of_dynamo()
+
+
+def _fill_caches_of_dynamo() -> None:
+    from torch._dynamo import trace_rules
 
     trace_rules.get_torch_obj_rule_map()
     trace_rules.get_tensor_method()
-    torch.overrides.get_testing_overrides()
-    torch.overrides.is_tensor_method_or_property(torch.Tensor.lerp)
 
 
 class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
