@@ -35,6 +35,7 @@ OPERATIONS = ("forward", "gradient", *updates.RULES)
 SHAPES: dict[str, tuple[Shape, ...]] = {
     "cuda": ((1_000_000, 128, 8192, 20), (200_000, 64, 4096, 1), (100_000, 64, 2048, 10)),
     "cpu": ((100_000, 64, 2048, 20), (20_000, 64, 4096, 1), (10_000, 64, 2048, 10)),
+    "quick": ((10_000, 64, 2048, 10),),
 }
 """Rows of the table, row length, bags, indices of a bag."""
 DTYPES = ("float32", "bfloat16")
@@ -46,7 +47,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_embedding(device: str, chosen: str, shapes: Sequence[Shape], new_csv: NewCsv, quiet: bool) -> int:
+def bench_embedding(
+    device: str, chosen: str, shapes: Sequence[Shape], new_csv: NewCsv, quiet: bool, quick: bool = False
+) -> int:
     """Print the time, the share of a copy's speed, and the ratio to torch, of the rows that contain a text.
 
     Args:
@@ -57,7 +60,7 @@ def bench_embedding(device: str, chosen: str, shapes: Sequence[Shape], new_csv: 
     """
     import torch
 
-    own = [shape for shape in shapes if len(shape) == 4] if shapes else SHAPES[device.partition(":")[0]]
+    own = [shape for shape in shapes if len(shape) == 4] if shapes else SHAPES[timing.sizes(device, quick)]
     rows = [
         row
         for row in itertools.product(own, DTYPES, OPERATIONS)

@@ -21,19 +21,23 @@ from .._kinds import KINDS, ScanKind
 from .._rope import rope_backward
 from .kernels import kernels_of
 from .report import NewCsv
+from .timing import QUICK_DTYPES
 
-SHAPE = (256, 4096)
+SHAPE, QUICK_SHAPE = (256, 4096), (16, 1024)
 INF = math.inf
 
 
-def bench_exactness(device: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_exactness(device: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the table, and write it."""
     columns = ("op", "input", "shape", "dtype", "kernel", "ulp", "torch_ulp", "norm", "torch_norm")
     print("ulp: the largest error in units in the last place of the largest element of its row; norm: |dx - truth| / |truth|\n")
-    with new_csv(columns) as csv, Progress("bench exactness", len(CASES) * len(FORMATS), quiet=quiet) as progress:
+    with (
+        new_csv(columns) as csv,
+        Progress("bench exactness", len(CASES) * len(QUICK_DTYPES if quick else FORMATS), quiet=quiet) as progress,
+    ):
         table = Table(progress, op=32, input=34, shape=10, dtype=9, ulp=-9, torch_ulp=-9, norm=-9, torch_norm=-10)
         table.head()
-        for row in itertools.chain(cases(device, progress), hard_cases(device), far_positions(device)):
+        for row in itertools.chain(cases(device, progress, quick), hard_cases(device), far_positions(device)):
             op, name, shape, dtype, kernel, numbers = row
             table.row(op, name, shape, dtype, *("" if x is None else f"{x:.2g}" for x in numbers))
             csv.row(op, name, shape, dtype, kernel, *numbers)
@@ -44,19 +48,20 @@ Row = tuple[str, str, str, str, str, tuple[float | None, ...]]
 """Operation, input, shape, dtype, kernel; errors in units in the last place and norm-wise, ours and torch's."""
 
 
-def cases(device: str, progress: Progress) -> Iterator[Row]:
-    """Every case in every dtype on random numbers; the largest error of its outputs."""
+def cases(device: str, progress: Progress, quick: bool = False) -> Iterator[Row]:
+    """Every case in every dtype on random numbers; the largest error of its outputs. quick: two dtypes, of fewer rows."""
+    shape = QUICK_SHAPE if quick else SHAPE
     for case in CASES:
-        for dtype in FORMATS:
+        for dtype in QUICK_DTYPES if quick else FORMATS:
             progress.step(f"{case.op} {case.name} {dtype}")
-            problem = Problem(case, TorchSource(device), SHAPE, dtype)
+            problem = Problem(case, TorchSource(device), shape, dtype)
             results, theirs, truths = problem.run(), problem.by_torch()(), problem.truths()
             numbers = [
                 max(measure(found[name], truth) for name, truth in truths.items())
                 for measure in (error, lambda out, truth: norm(out, truth.value))
                 for found in (results, theirs)
             ]
-            yield case.op, case.name, shape_text(SHAPE), dtype, problem.plan.sku.kernel, tuple(numbers)
+            yield case.op, case.name, shape_text(shape), dtype, problem.plan.sku.kernel, tuple(numbers)
 
 
 def norm(out: Any, truth: Any) -> float:

@@ -24,40 +24,42 @@ SHAPES: dict[str, tuple[str, Callable[[int], Shape]]] = {
 COLUMNS = ("kind", "along", "shape", "dtype", "kernel", "ms", "copy_ms", "growth", "copy_growth")
 
 
-def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the growth from each length to the next, of the rows that contain a text.
 
     Where both shapes have as many elements, it is twice the ratio of their times.
     """
-    rows = list(chosen(text))
+    rows, lengths = list(chosen(text, quick)), LENGTHS[:3] if quick else LENGTHS
     if not rows:
         print("No such row; see --rows.", file=sys.stderr)
         return 2
     print(f"{machine(device)}\n")
-    with new_csv(COLUMNS) as csv, Progress("bench growth", len(rows) * len(LENGTHS), quiet=quiet) as progress:
-        table = Table(progress, kind=12, along=12, dtype=9, **{f"to {n}": -10 for n in LENGTHS[1:]}, worst=-5)
+    with new_csv(COLUMNS) as csv, Progress("bench growth", len(rows) * len(lengths), quiet=quiet) as progress:
+        table = Table(progress, kind=12, along=12, dtype=9, **{f"to {n}": -10 for n in lengths[1:]}, worst=-5)
         table.head()
         for kind, case, along, dtype in rows:
             shape_of, more = SHAPES[along][1], 2 if along == "2^26 in rows" else 1
             times, kernels = [], []
-            for n in LENGTHS:
+            for n in lengths:
                 progress.step(f"{kind} {shape_text(shape_of(n))} {dtype}")
                 kernel, *own = seconds(case, shape_of(n), dtype, device)
                 times.append(own)
                 kernels.append(kernel)
             found = [(more * b[0] / a[0], more * b[1] / a[1]) for a, b in itertools.pairwise(times)]
-            for n, kernel, own, growth in zip(LENGTHS, kernels, times, (("", ""), *found), strict=True):
+            for n, kernel, own, growth in zip(lengths, kernels, times, (("", ""), *found), strict=True):
                 csv.row(kind, along, shape_text(shape_of(n)), dtype, kernel, *(t * 1e3 for t in own), *growth)
             table.row(kind, along, dtype, *(f"{ours:.2f}" for ours, _ in (*found, max(found))))
     return 0
 
 
-def chosen(text: str) -> Iterator[tuple[str, Case, str, str]]:
-    """Scans by x along rows and along columns, in every dtype."""
+def chosen(text: str, quick: bool) -> Iterator[tuple[str, Case, str, str]]:
+    """Scans by x along rows and along columns, in every dtype; of quick, those of 64 rows or columns in two dtypes."""
     named = {case.name: case for case in CASES}
     for along, (dim, _) in SHAPES.items():
+        if quick and along == "2^26 in rows":
+            continue
         for kind in WITH_KERNELS:
-            for dtype in FORMATS:
+            for dtype in timing.QUICK_DTYPES if quick else FORMATS:
                 if text in f"{kind} {along} {dtype}":
                     yield kind, named[f"{kind}, {dim}"], along, dtype
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
+from . import timing
 from .report import NewCsv, disturbed, machine
 from .timing import in_turn, watched
 
@@ -44,13 +45,13 @@ class Rival:
     cuda: tuple[int, ...]
 
 
-def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the times and errors of every row whose op and dtype contain a text, and write them to a CSV file."""
     import jax
 
     kind, _, ordinal = device.partition(":")
     place = jax.local_devices(backend=kind)[int(ordinal or 0)]
-    rows = [(rival, dtype) for rival in rivals() for dtype in DTYPES if chosen in f"{rival.op} {dtype}"]
+    rows = [(rival, dtype) for rival in rivals() for dtype in DTYPES[: 1 if quick else None] if chosen in f"{rival.op} {dtype}"]
     print(f"{machine(device)}\n")
     with (
         jax.default_device(place),
@@ -130,7 +131,7 @@ def timed(calls: list[Callable[[], Any]]) -> tuple[list[list[float]], float]:
         jax.block_until_ready(result)  # type: ignore[no-untyped-call]
 
     blocks = {str(k): functools.partial(block, k) for k in range(len(calls))}
-    (walls, _), others = watched(lambda: in_turn(blocks, lambda: None, lambda rounds: rounds < BLOCKS))
+    (walls, _), others = watched(lambda: in_turn(blocks, lambda: None, lambda rounds: rounds < timing.effort.part_of(BLOCKS)))
     return [[seconds / count for seconds in walls[k]] for k, count in zip(blocks, counts, strict=True)], others
 
 

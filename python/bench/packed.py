@@ -35,6 +35,7 @@ SHAPES = {
         ((2048, 2048), 0, (1, 100)),
         ((1, 1 << 20), -1, (1,)),
     ),
+    "quick": (((1, 1 << 16), -1, (1, 100)),),
 }
 """Shapes, the dimension that is scanned, and the mean lengths of sequences along it."""
 COLUMNS = (
@@ -43,14 +44,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_packed(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_packed(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the time of each variant, and its ratio to that of the plain scan, of the rows that contain a text."""
     import torch
 
     rows = [
         (kind, direction, *shape, dtype)
         for kind, direction, shape, dtype in itertools.product(
-            (*WITH_KERNELS, LINEAR), DIRECTIONS, SHAPES[device.partition(":")[0]], DTYPES
+            (*WITH_KERNELS, LINEAR), DIRECTIONS, SHAPES[timing.sizes(device, quick)], DTYPES
         )
         if chosen in f"{kind} {direction} {shape_text(shape[0])} dim {shape[1]} {dtype}"
     ]

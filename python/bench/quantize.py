@@ -38,8 +38,8 @@ GRANULARITIES: dict[str, Callable[[Shape], Shape]] = {
 """The shape of the scale of a tensor [tokens, channels]."""
 OPERATIONS = ("fake quantize", "dequantize")
 DIRECTIONS = ("forward", "backward")
-SHAPES = {"cuda": (16384, 8192), "cpu": (2048, 4096)}
-DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("float32",)}
+SHAPES = {"cuda": (16384, 8192), "cpu": (2048, 4096), "quick": (256, 512)}
+DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("float32",), "quick": ("float32",)}
 COLUMNS = (
     "operation", "direction", "granularity", "shape", "dtype", "device", "kernel", "bytes", "ms", "best_ms", "out_ms",
     "copy_ms", "share_of_copy", "replayed_share",
@@ -49,7 +49,7 @@ COLUMNS = (
 does; share_of_copy is its share."""
 
 
-def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the time, the share of a copy's speed, and the ratio to each rival, of the rows that contain a text.
 
     Returns:
@@ -57,7 +57,7 @@ def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> in
     """
     import torch
 
-    kind = device.partition(":")[0]
+    kind = timing.sizes(device, quick)
     shape = SHAPES[kind]
     rows = [
         row
@@ -79,7 +79,7 @@ def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> in
             said = operation, direction, granularity, shape_text(shape), dtype
             progress.step(" ".join(said))
             try:
-                row = measure(Problem(operation, direction, granularity, shape, dtype, device))
+                row = measure(Problem(operation, direction, granularity, shape, dtype, device), quick)
             except WrongResultError as failure:
                 wrong += 1
                 table.row(*said, f"WRONG: {failure}")
@@ -191,8 +191,8 @@ class Problem:
         return max(errors)
 
 
-def measure(first: Problem) -> Measured:
-    """Check the results of a problem, then time it beside copies and rivals.
+def measure(first: Problem, quick: bool = False) -> Measured:
+    """Check the results of a problem, then time it beside copies and rivals; quick: without torch.compile.
 
     Raises:
         WrongResultError: a result is wrong.
@@ -209,6 +209,8 @@ def measure(first: Problem) -> Measured:
     }
     found, left_out = dict[str, list[timing.Call]](), dict[str, str]()
     for name, rival in RIVALS.items():
+        if quick and name == "compile":
+            continue
         try:
             ways = (rival(first.operation, first.direction, first.granularity, problem.values) for problem in problems)
             calls = [call for call in ways if call is not None]
@@ -222,7 +224,8 @@ def measure(first: Problem) -> Measured:
     if device != "cpu":
         replays = timing.replayed({name: contestants[name] for name in ("out", "copy_", "neg")}, device)
         replayed = min(replays["copy_"], replays["neg"]) / replays["out"]
-    torch._dynamo.reset()  # the limit of compilations of one function is that of a process
+    if "compile" in found:
+        torch._dynamo.reset()  # the limit of compilations of one function is that of a process
     return Measured(
         kernel=kernels_of(contestants["ours"][0]), moved=moved, time=times["ours"], out=times["out"].median,
         copy=min(times["copy_"].median, times["neg"].median), replayed=replayed,

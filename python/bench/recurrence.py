@@ -54,8 +54,9 @@ SETTINGS = {
         Setting("advantages", (8, 1024), -1, (*NARROW, "float64"), reverse=True),
         Setting("constant decay", (64, 2048), -1, constant=True),
     ),
+    "quick": (Setting("rows", (8, 256)), Setting("columns", (256, 8), 0)),
 }
-"""What is measured on each device. Advantages are those of 8 environments, of 1024 steps each."""
+"""What is measured on each device, and with ``--quick``. Advantages are those of 8 environments, of 1024 steps each."""
 
 RIVALS = ("accelerated_scan", "loop", "associative_scan")
 COLUMNS = (
@@ -64,7 +65,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the time, the share of a copy's speed, and the ratio to each rival, of the rows that contain a text.
 
     Returns:
@@ -74,7 +75,7 @@ def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> 
 
     rows = [
         (setting, dtype, direction)
-        for setting in SETTINGS[device.partition(":")[0]]
+        for setting in SETTINGS[timing.sizes(device, quick)]
         for dtype, direction in itertools.product(setting.dtypes, DIRECTIONS)
         if chosen in f"{setting.name} {direction} {shape_text(setting.shape)} dim {setting.dim} {dtype}"
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator
 
@@ -35,17 +36,19 @@ MOST_BUFFERS = 64
 
 OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
     "host": lambda options, device, csv: bench_host(device, csv, options.quiet),
-    "exactness": lambda options, device, csv: bench_exactness(device, csv, options.quiet),
-    "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet),
-    "embedding": lambda options, device, csv: bench_embedding(device, options.rows, options.shapes, csv, options.quiet),
-    "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet),
-    "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet),
-    "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet),
-    "quantize": lambda options, device, csv: bench_quantize(device, options.rows, csv, options.quiet),
+    "exactness": lambda options, device, csv: bench_exactness(device, csv, options.quiet, options.quick),
+    "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet, options.quick),
+    "embedding": lambda options, device, csv: bench_embedding(
+        device, options.rows, options.shapes, csv, options.quiet, options.quick
+    ),
+    "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet, options.quick),
+    "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet, options.quick),
+    "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet, options.quick),
+    "quantize": lambda options, device, csv: bench_quantize(device, options.rows, csv, options.quiet, options.quick),
     "ranks": lambda options, device, csv: bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit)),
-    "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet),
-    "selective": lambda options, device, csv: bench_selective(device, options.rows, csv, options.quiet),
-    "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet),
+    "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet, options.quick),
+    "selective": lambda options, device, csv: bench_selective(device, options.rows, csv, options.quiet, options.quick),
+    "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet, options.quick),
     "step": lambda options, device, csv: bench_step(options, device, csv),
 }
 """The benchmarks that measure no rows of the table of cases."""
@@ -57,6 +60,8 @@ def bench(options: argparse.Namespace) -> int:
 
     found, _ = cuda_devices()
     device = usable(options.device or (found[0] if found else "cpu"))
+    if options.quick:
+        timing.effort = timing.QUICK
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
     if options.family in OTHERS:
         return OTHERS[options.family](options, device, new_csv)
@@ -96,8 +101,8 @@ def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[Case, Shape
             continue
         own = case.cpu if device == "cpu" else case.cuda
         shapes = own and (options.shapes or own)
-        for shape in shapes[:1] if options.quick else shapes:
-            for dtype in ("float32", "bfloat16") if options.quick else FORMATS:
+        for shape in [min(shapes, key=math.prod)] if shapes and options.quick else shapes:
+            for dtype in timing.QUICK_DTYPES if options.quick else FORMATS:
                 if options.rows in f"{case.op} {case.name} {shape_text(shape)} {dtype}":
                     yield case, shape, dtype
 
@@ -114,7 +119,7 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
         "torch": [p.by_torch() for p in problems],
         **timing.copies(moved, count, device),
     }
-    if device == "cpu" and not case.is_in_place:
+    if device == "cpu" and not case.is_in_place and timing.effort is timing.FULL:
         contestants["new"] = [lambda: problem.plan.run(**problem.operands(poisoned=False))]
     found, others = timing.measure(contestants, device)
     replays = None

@@ -48,8 +48,9 @@ SETTINGS = {
         Setting("many states", (8, 2048, 2048), 64),
     ),
     "cpu": (Setting("training", (1, 1536, 512)), Setting("transposed", (1, 1536, 512), is_transposed=True)),
+    "quick": (Setting("training", (1, 128, 128)),),
 }
-"""What is measured on each device."""
+"""What is measured on each device, and with ``--quick``."""
 
 COLUMNS = (
     "setting", "direction", "shape", "n", "dtype", "device", "kernel", "ms", "best_ms", "copy_ms", "share_of_copy", "rival",
@@ -59,7 +60,7 @@ CHECKED = 64
 """The channels of the problem whose results are compared with their definition."""
 
 
-def bench_selective(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_selective(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print the time, the share of a copy's speed, the ratio to the rival, errors and memory, of the rows that contain a text.
 
     Returns:
@@ -67,7 +68,7 @@ def bench_selective(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> i
     """
     rows = [
         (setting, dtype)
-        for setting, dtype in itertools.product(SETTINGS[device.partition(":")[0]], DTYPES)
+        for setting, dtype in itertools.product(SETTINGS[timing.sizes(device, quick)], DTYPES)
         if chosen in f"{setting.name} {shape_text(setting.shape)} n {setting.n} {dtype}"
     ]
     if not rows:
@@ -203,7 +204,7 @@ def measure(setting: Setting, dtype: str, device: str, rival: Rival | None) -> l
         contestants |= timing.copies(moved, count, device)
         if rival is not None:
             contestants["rival"] = [rival(v)[which] for v in problems]
-        times, others = timing.measure(contestants, device, tries=1 if device == "cpu" else timing.TRIES)
+        times, others = timing.measure(contestants, device, tries=1)
         time, copy = times["ours"], min(times["copy_"].median, times["neg"].median)
         ratio = times["rival"].median / time.median if rival else None
         peaks = tuple(peak(contestants[name][0], device) if name in contestants else None for name in ("ours", "rival"))

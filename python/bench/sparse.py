@@ -20,6 +20,7 @@ from .report import NewCsv, machine
 SHAPES = {
     "cuda": ((1 << 20, 128, 65536, 20), (50000, 768, 65536, 20), (10_000_000, 64, 65536, 20), (1000, 128, 32, 20)),
     "cpu": ((100000, 64, 16384, 20), (1000, 64, 256, 20)),
+    "quick": ((1000, 64, 256, 20),),
 }
 COLUMNS = (
     "indices",
@@ -36,11 +37,11 @@ COLUMNS = (
 )
 
 
-def bench_sparse(device: str, new_csv: NewCsv, quiet: bool) -> int:
+def bench_sparse(device: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print milliseconds of forward and `autograd.grad`, torch's also with `coalesce()`, and errors against float64."""
     print(f"{machine(device)}\n")
     dtypes = ("float32", "float64") if device == "cpu" else ("float32", "bfloat16")
-    rows = list(itertools.product((uniform, zipf), SHAPES[device.partition(":")[0]], dtypes))
+    rows = list(itertools.product((uniform, zipf), SHAPES[timing.sizes(device, quick)], dtypes))
     with new_csv(COLUMNS) as file, Progress("bench sparse", len(rows), quiet=quiet) as progress:
         table = Table(
             progress, indices=8, shape=22, dtype=9, ours=-9, torch=-9, coalesced=-9, ratio=-6, error=-8, torch_error=-11

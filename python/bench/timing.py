@@ -18,11 +18,39 @@ Contestants = Mapping[str, Sequence[Call]]
 Samples = dict[str, list[float]]
 Found = TypeVar("Found")
 
-LEAST = 25  # repetitions of each contestant
 BLOCK = 2e-3  # seconds that a contestant has to itself
 QUIET = 0.2  # processors that other work may take
-TRIES = 3  # measurements at most
 L2 = 60e6  # bytes of the largest level-2 cache that is to be exceeded
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a measurement takes on the CPU.
+
+    Attributes:
+        least: repetitions of each contestant.
+        seconds: of all repetitions of a contestant, at least.
+        tries: measurements at most, as a disturbed one is repeated.
+    """
+
+    least: int
+    seconds: float
+    tries: int
+
+    def part_of(self, rounds: int) -> int:
+        """The rounds of another measurement that takes so many with FULL."""
+        return max(1, rounds * self.least // FULL.least)
+
+
+FULL, QUICK = Effort(least=25, seconds=0.05, tries=3), Effort(least=3, seconds=0.0, tries=1)
+effort = FULL
+"""Of this process; ``--quick`` sets QUICK."""
+QUICK_DTYPES = ("float32", "bfloat16")
+
+
+def sizes(device: str, quick: bool) -> str:
+    """The key of the sizes in the tables of benchmarks: cuda, cpu, or quick, which holds on every device."""
+    return "quick" if quick else device.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -33,16 +61,19 @@ class Time:
     best: float
 
 
-def measure(contestants: Contestants, device: str, tries: int = TRIES) -> tuple[dict[str, Time], float]:
+def measure(contestants: Contestants, device: str, tries: int | None = None) -> tuple[dict[str, Time], float]:
     """The time of each contestant, and the number of processors that other programs kept busy meanwhile.
 
-    On the CPU other load ruins threads that wait for each other, so a disturbed measurement is repeated, up to this many tries.
+    On the CPU other load ruins threads that wait for each other, so a disturbed measurement is repeated.
+
+    Args:
+        tries: measurements at most; None: those of the effort.
     """
     if device != "cpu":
         samples, others = on_cuda(contestants, device), 0.0
     else:
         found: list[tuple[Samples, float]] = []
-        while len(found) < tries and not (found and found[-1][1] < QUIET):
+        while len(found) < (tries or effort.tries) and not (found and found[-1][1] < QUIET):
             found.append(watched(lambda: on_cpu(contestants)))
         samples, others = min(found, key=lambda pair: pair[1])
     return {name: Time(statistics.median(times), min(times)) for name, times in samples.items()}, others
@@ -63,14 +94,14 @@ def processor_time() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def on_cpu(contestants: Contestants, seconds: float = 0.05) -> Samples:
-    """At least 25 repetitions; more if the calls are quick.
+def on_cpu(contestants: Contestants) -> Samples:
+    """As many repetitions as the effort asks for; more if the calls are quick.
 
     Blocks of calls of the contestants alternate, with a pause in between: threads that another contestant left spinning keep a
     core busy for a while. The first two calls of a block are left out, as they find caches full of another contestant's data.
     """
     samples: Samples = {name: [] for name in contestants}
-    while any(len(times) < LEAST or sum(times) < seconds for times in samples.values()):
+    while any(len(times) < effort.least or sum(times) < effort.seconds for times in samples.values()):
         for name, calls in contestants.items():
             time.sleep(0.005)
             end, turn = time.perf_counter() + BLOCK, 0
@@ -178,14 +209,14 @@ def host(
     """
     for call in calls.values():
         call()
-    walls, hosts = in_turn(calls, synchronize, lambda rounds: rounds < batches, number)
+    walls, hosts = in_turn(calls, synchronize, lambda rounds: rounds < effort.part_of(batches), number)
     pick = min if least else statistics.median
     return {name: pick(found) for name, found in (walls if finish else hosts).items()}
 
 
 def paused(calls: Mapping[str, Call], synchronize: Call, pause: float, rounds: int = 100) -> dict[str, float]:
     """Host seconds of a call that follows a pause, in which the device becomes idle and caches cool down: the median."""
-    _, hosts = in_turn(calls, synchronize, lambda done: done < rounds, before=lambda _: time.sleep(pause))
+    _, hosts = in_turn(calls, synchronize, lambda done: done < effort.part_of(rounds), before=lambda _: time.sleep(pause))
     return {name: statistics.median(found) for name, found in hosts.items()}
 
 

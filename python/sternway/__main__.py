@@ -83,7 +83,12 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--shapes", type=shapes, default=(), metavar="AxB,CxD", help="these shapes instead of the table's")
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
     bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
-    bench.add_argument("--quick", action="store_true", help="the smallest shape in float32 and bfloat16 alone")
+    bench.add_argument(
+        "--quick",
+        action="store_true",
+        help="a small shape alone, in float32 and perhaps bfloat16, with 3 repetitions on the CPU; a disturbed measurement is "
+        "not repeated, and torch.compile is left out",
+    )
     bench.add_argument("--limit", type=float, metavar="SECONDS", help="of step: begin no row after so many seconds")
     bench.add_argument("--commit", metavar="NAME", help="the commit that the CSV names; by default that of the source, by git")
     for long in (selftest, demo, bench):

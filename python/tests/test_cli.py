@@ -27,6 +27,7 @@ import torch
 from families import FAMILIES
 from interpreter import WHERE
 from sternway.bench import (
+    carries,
     embedding,
     exactness,
     growth,
@@ -47,6 +48,7 @@ from support import FLOATS, name_of
 
 import sternway
 import sternway.torch as st
+from sternway.__main__ import main as command_line
 from sternway.__main__ import shapes
 from sternway._cases import CASES, NumPySource, Problem, TorchSource, Truth, error
 from sternway._cases.progress import Progress
@@ -113,6 +115,44 @@ def test_bench_of_given_shapes() -> None:
     assert found == dict.fromkeys(options.shapes, 2 * len(FLOATS)), "the operation and its gradient"
 
 
+@pytest.mark.parametrize(
+    "family", [None, "embedding", "carries", "growth", "packed", "quantize", "recurrence", "selective", "sparse"]
+)
+def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone finds a family whose --quick has more than its smallest size, which takes minutes."""
+    told = list[int]()
+
+    def count(_: str, total: int, *, quiet: bool) -> Progress:
+        told.append(total)
+        raise KeyboardInterrupt  # nothing is measured
+
+    for module in (run, embedding, carries, growth, packed, quantize, recurrence, selective, sparse):
+        monkeypatch.setattr(module, "Progress", count)
+    monkeypatch.setattr(timing, "effort", timing.FULL)
+    for arguments in ((), ("--quick",)):
+        chosen = ["bench", *([family] if family else []), "--device", "cpu", "--quiet", *arguments]
+        assert command_line(chosen) == 130
+        assert timing.effort is (timing.QUICK if arguments else timing.FULL)
+    assert told[1] < told[0] or family == "quantize"  # which has one shape, and a smaller one
+
+
+def test_output_of_the_demo_does_not_wait() -> None:
+    """Alone finds rows that come many at once where standard output is a pipe: each comes when it is ready."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "sternway", "demo", "--quiet"], cwd="/", env={**environment, "PYTHONPATH": WHERE},
+        stdout=subprocess.PIPE,
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        text = ""
+        while "float32" not in text:
+            more = os.read(demo.stdout.fileno(), 1 << 16).decode()
+            assert more, text
+            text += more
+        demo.kill()
+    assert len(text.splitlines()) < 30, text  # a buffer of 8 kB holds more
+
+
 def test_csv_of_bench(tmp_path: Path) -> None:
     """The first line names the command, the machine and the commit; each row names the kernel of its plan."""
     path = tmp_path / "lerp.csv"
@@ -169,8 +209,7 @@ def test_rows_of_exactness_beside_the_cases() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Benchmarks measure once, however disturbed, and as few calls as they can."""
-    monkeypatch.setattr(timing, "on_cpu", functools.partial(timing.on_cpu, seconds=0))
-    monkeypatch.setattr(timing, "QUIET", math.inf)
+    monkeypatch.setattr(timing, "effort", timing.QUICK)
 
 
 def rows_of(bench: Callable[..., int], chosen: str, path: Path) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import timing
 from ..timing import Call, in_turn, watched
 
 LEAST, MOST = 10, 30  # repetitions of each call
@@ -104,7 +105,7 @@ def _another(rounds: int, seconds: float) -> bool:
     """Whether another round of samples is taken after some rounds and seconds."""
     if rounds < FEWEST:
         return True
-    if seconds > LONGEST or rounds >= MOST:
+    if timing.effort is timing.QUICK or seconds > LONGEST or rounds >= MOST:
         return False
     return rounds < LEAST or seconds < SECONDS
 

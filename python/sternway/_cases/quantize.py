@@ -117,7 +117,7 @@ def cases(name: str, granularity: Granularity, **options: Any) -> Iterator[Case]
 
 
 DEMO = (1024, 1024)
-MEASURED: dict[str, Any] = {"cpu": ((1024, 1024), (4096, 4096)), "cuda": ((16384, 8192),)}
+MEASURED: dict[str, Any] = {"cpu": ((256, 256), (1024, 1024), (4096, 4096)), "cuda": ((16384, 8192),)}
 
 CASES = tuple(
     case
