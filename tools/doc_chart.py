@@ -56,7 +56,7 @@ def speed(results: Results) -> str:
 def steps(results: Results) -> str:
     """A bar for each training step of the table in README.md, on a logarithmic axis that begins where both are equal."""
     file = results.file(doc_steps.GPU)
-    rows = [(name, gain) for name, step, ours in doc_steps.highlights(results) if (gain := step.gain(ours=ours))]
+    rows = [(name, gain) for name, _, step, ours in doc_steps.highlights(results) if (gain := step.gain(ours=ours))]
     place = logarithmic(1, 10 ** math.ceil(math.log10(max(gain for _, gain in rows))))
     heading = f"Training steps, times faster than torch, {machine(file)}"
     size = row_of(1)

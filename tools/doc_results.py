@@ -75,6 +75,18 @@ def geometric_mean(ratios: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+Gains = list[tuple[float, str]]
+"""Times faster than torch of rows, with what they measure."""
+
+
+def gain_cells(subject: str, gains: Gains) -> list[str]:
+    """The cells of a row of a table of gains: what, rows, median, geometric mean, slowest row."""
+    numbers = [gain for gain, _ in gains]
+    least, slowest = min(gains)
+    middle, mean = times(statistics.median(numbers)), times(geometric_mean(numbers))
+    return [subject, str(len(gains)), middle, mean, f"{slowest} ({times(least)})"]
+
+
 def gain_text(subject: str, gains: Iterable[tuple[float, str]]) -> str:
     """A sentence about the gains over torch of rows, given with what they measure."""
     found = list(gains)

@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from doc_results import File, Results, Row, duration, filled, folded, gain_text, machine, shape_text, table, times
+from doc_results import File, Gains, Results, Row, duration, filled, folded, gain_text, machine, shape_text, table, times
 
 GPU, CPU, MAMBA = "step_h200.csv", "step_cpu.csv", "step_mamba_h200.csv"
 LEARNING = ("step_learning_h200.csv", "step_learning_cpu.csv")  # tables that learn in the backward
 OURS, TORCH, COMPILE, TOGETHER, FROZEN = "sternway", "torch", "compile", "EmbeddingBags", "frozen"
 QUIET = 0.2  # processors that other work may take, as in python/bench/timing.py
 
-# The rows of the table in README.md: name, file, contestant of sternway, step, shape, dtype.
+# The rows of the table in README.md: name, size in words, file, contestant of sternway, step, shape, dtype.
 HIGHLIGHTS = (
-    ("Llama with `st.patch_rope`", GPU, OURS, "Llama, 6 layers", "2x4096x2048", "bfloat16"),
-    ("Mamba with `st.patch_recurrence`", MAMBA, OURS, "Mamba, 2 layers", "2x1024x1024", "bfloat16"),
-    ("recommender, 8 tables, SGD", LEARNING[0], TOGETHER, "learning tables, sgd", "8x1000000x128x8192x20", "float32"),
-    ("recommender, 100 tables, Adagrad", LEARNING[0], TOGETHER, "learning tables, adagrad", "100x100000x64x2048x10", "float32"),
-    ("embedding of a language model", GPU, OURS, "embedding", "151936x4096x32768", "bfloat16"),
-    ("quantization-aware training", GPU, OURS, "fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
-    ("Cox regression", GPU, OURS, "Cox loss", "1000000", "float32"),
-    ("cumsum along rows", GPU, OURS, "cumsum, dim 1", "8192x8192", "float32"),
-    ("logcumsumexp along columns", GPU, OURS, "logcumsumexp, dim 0", "1048576x2", "float32"),
-)
+    ("Llama with `st.patch_rope`", "6 layers, 2 x 4096 tokens, width 2048, bfloat16",
+     GPU, OURS, "Llama, 6 layers", "2x4096x2048", "bfloat16"),
+    ("Mamba with `st.patch_recurrence`", "2 layers, 2 x 1024 tokens, width 1024, bfloat16; PyTorch: the loop of transformers",
+     MAMBA, OURS, "Mamba, 2 layers", "2x1024x1024", "bfloat16"),
+    ("recommender, `st.EmbeddingBags`, SGD", "8 tables of 10^6 x 128, batch 8192, 20 indices a bag, float32",
+     LEARNING[0], TOGETHER, "learning tables, sgd", "8x1000000x128x8192x20", "float32"),
+    ("recommender, `st.EmbeddingBags`, Adagrad", "100 tables of 10^5 x 64, batch 2048, 10 indices a bag, float32",
+     LEARNING[0], TOGETHER, "learning tables, adagrad", "100x100000x64x2048x10", "float32"),
+    ("embedding of a language model", "151936 x 4096, 32768 tokens, bfloat16",
+     GPU, OURS, "embedding", "151936x4096x32768", "bfloat16"),
+    ("quantization-aware training", "6 linear layers, 16384 tokens, width 2048, bfloat16",
+     GPU, OURS, "fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
+    ("Cox regression", "10^6 rows, float32", GPU, OURS, "Cox loss", "1000000", "float32"),
+    ("cumsum along rows", "8192 x 8192, float32", GPU, OURS, "cumsum, dim 1", "8192x8192", "float32"),
+    ("logcumsumexp along columns", "8192 x 8192, float32", GPU, OURS, "logcumsumexp, dim 0", "8192x8192", "float32"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,29 +82,29 @@ def steps(file: File) -> list[Step]:
     return list(found.values())
 
 
-def highlights(results: Results) -> list[tuple[str, Step, str]]:
-    """The rows of the table in README.md: name, step, and the contestant of sternway."""
+def highlights(results: Results) -> list[tuple[str, str, Step, str]]:
+    """The rows of the table in README.md: name, size, step, and the contestant of sternway."""
     rows = []
-    for label, file, ours, *key in HIGHLIGHTS:
+    for label, scale, file, ours, *key in HIGHLIGHTS:
         [step] = [step for step in steps(results.file(file)) if [step.name, step.shape, step.dtype] == key]
-        rows.append((label, step, ours))
+        rows.append((label, scale, step, ours))
     return rows
 
 
-def readme(results: Results, backwards: str) -> str:
-    """The region of README.md: some steps, and the sentences about all steps and about the backwards alone."""
-    file = results.file(GPU)
-    head = ["training step", "shape, dtype", "PyTorch", "sternway", "times faster", "than `torch.compile`"]
-    lines = [[name, f"{shape_text(step.shape)}, {step.dtype}", text(step.time(TORCH)), text(step.time(ours)),
-              gain(step, ours=ours), gain(step, COMPILE, ours=ours)] for name, step, ours in highlights(results)]  # fmt: skip
+def readme(results: Results) -> str:
+    """The table of some steps in README.md."""
+    head = ["training step", "size", "PyTorch", "sternway", "times faster"]
+    lines = [[name, scale, text(step.time(TORCH)), text(step.time(ours)), gain(step, ours=ours)]
+             for name, scale, step, ours in highlights(results)]  # fmt: skip
     return f"""\
-Forward and backward of whole training steps on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
+Forward and backward of training steps on one {machine(results.file(GPU))}, PyTorch and sternway in turn. A time is a median.
 
-{table(head, lines, align=False)}
+{table(head, lines, align=False)}"""
 
-{summary(steps(file))}
-{together(steps(results.file(LEARNING[0])))}
-Backwards alone: {backwards}"""
+
+def gains(file: File, ours: str = OURS) -> Gains:
+    """The gains over torch of the steps of a file, by name."""
+    return [(gain, step.name) for step in steps(file) if (gain := step.gain(ours=ours))]
 
 
 def written(name: str) -> Callable[[Results], str]:

@@ -79,8 +79,8 @@ def _problem(packed: Packed, layout: TableLayout, mode: str, indices: Tensor, of
     tables = layout.counts.tables
     bags, rest = divmod(offsets.shape[0] - 1, tables) if offsets.dim() == 1 else (0, 1)
     if rest or bags < 0:
-        wanted = f"of shape [{tables} * batch + 1], for {tables} tables"
-        raise make("invalid_problem", OP, "offsets", wanted, str(list(offsets.shape)))
+        wanted, hint = f"of shape [{tables} * batch + 1], for {tables} tables", "the last one is the number of indices"
+        raise make("invalid_problem", OP, "offsets", wanted, str(list(offsets.shape)), hint)
     whole = packed.whole
     return Problem(
         layout.counts, bags, indices.shape[0], whole.dtype, mode, indices.dtype, offsets.dtype, packed.is_aligned, whole.device

@@ -70,7 +70,9 @@ def check_options(op: str, optimizer: Any, given: Any, dtype: torch.dtype) -> di
         UnsupportedError: an optimizer or an option that there is not.
     """
     if not isinstance(optimizer, str) or optimizer not in _OPTIONS:
-        raise make("unsupported", op, "optimizer", f"{any_of(_NAMES)}, or None", shown(optimizer))
+        meant = getattr(optimizer, "__name__", str(optimizer)).lower().removeprefix("sparse")  # such as torch.optim.SparseAdam
+        hint = f'write optimizer="{meant}"' if meant in _OPTIONS else ""
+        raise make("unsupported", op, "optimizer", f"{any_of(_NAMES)}, or None", shown(optimizer), hint)
     if given is not None and not isinstance(given, Mapping):
         raise make("invalid_problem", op, "optimizer_options", "a dict of options by name", shown(given))
     options = {**_OPTIONS[optimizer], "stochastic_rounding": False}
