@@ -543,7 +543,7 @@ def test_refused_modules() -> None:
     for arguments, error, text in (
         ({"optimizer": "lion"}, sw.UnsupportedError, "optimizer must be sgd, adagrad"),
         ({"optimizer": 3}, sw.UnsupportedError, "optimizer must be"),
-        ({"optimizer": torch.optim.SparseAdam}, sw.UnsupportedError, 'write optimizer="adam"'),
+        ({"optimizer": torch.optim.SparseAdam}, sw.UnsupportedError, '.*write optimizer="adam"'),
         ({"optimizer": "sgd", "sparse": True}, sw.UnsupportedError, "sparse must be False"),
         ({"optimizer": "sgd", "lr": -0.1}, sw.InvalidProblemError, "lr must be a number of at least 0"),
         ({"optimizer": "sgd", "lr": torch.ones(2)}, sw.InvalidProblemError, "lr must be"),
