@@ -67,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
     )
     selftest.add_argument("--device", help="cpu, cuda or cuda:N; all that are there by default")
 
-    demo = command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
+    demo = command("demo", run_demo, "demo", "compare every gradient with torch.autograd and with float64 on real data")
+    demo.add_argument("--all", action="store_true", dest="everything", help="forwards, float16 and float64, too")
 
     bench = command("bench", run_bench, "bench", "measure against torch in the same process")
     bench.add_argument(
@@ -130,10 +131,10 @@ def run_selftest(options: argparse.Namespace) -> int:
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Run every case on real data."""
+    """Compare gradients on real data."""
     from ._demo import demo
 
-    return demo(quiet=options.quiet)
+    return demo(everything=options.everything, quiet=options.quiet)
 
 
 def run_bench(options: argparse.Namespace) -> int:

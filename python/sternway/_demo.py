@@ -1,4 +1,4 @@
-"""``python -m sternway demo``: every operation on real data, compared with torch.autograd and with float64."""
+"""``python -m sternway demo``: every gradient on real data, compared with torch.autograd and with float64."""
 
 from __future__ import annotations
 
@@ -8,16 +8,34 @@ import itertools
 import math
 import statistics
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from ._cases import CASES, FORMATS, Problem, SeriesSource, error
+from ._cases import CASES, FORMATS, Case, Problem, SeriesSource, error
 from ._cases.progress import Progress
 from ._cases.source import cuda_devices
 from ._cases.table import Table, shape_text, time_text
 
+FIRST = ("cumprod, dim -1", "logcumsumexp, dim -1", "cumsum, dim -1", "cummax, dim -1", "cummin, dim -1")
+"""The gradients with which the table begins: those that PyTorch gets wrong at times, and their relatives."""
 
-def demo(*, quiet: bool = False) -> int:
-    """Print a description of the data, and the table; quiet: without progress on standard error."""
+
+def chosen(everything: bool) -> list[tuple[Case, str]]:
+    """The rows: the gradients of every family in two dtypes; everything: forwards and all dtypes, too."""
+    cases = [case for case in CASES if case.demo and (everything or case.op.endswith("_backward"))]
+    cases.sort(key=lambda case: FIRST.index(case.name) if case.name in FIRST and case.op == "scan_backward" else len(FIRST))
+    return [(case, dtype) for case in cases for dtype in FORMATS if everything or dtype in ("float32", "bfloat16")]
+
+
+def demo(*, everything: bool = False, quiet: bool = False) -> int:
+    """Print a description of the data, the table, and what it shows.
+
+    Args:
+        everything: forwards and all dtypes, too.
+        quiet: no progress on standard error.
+    """
     import torch
+
+    from .bench.timing import QUIET
 
     returns = log_returns()
     found, reason = cuda_devices()
@@ -27,32 +45,55 @@ def demo(*, quiet: bool = False) -> int:
         f"Data: {len(returns)} monthly log returns of five stocks, 2000 to 2010 (vega_datasets), repeated to fill each tensor."
     )
     print(f"On {where}, torch {torch.__version__}. Tensors of torch are shared with sternway through DLPack.")
-    print("error: the largest against float64, in units in the last place of the largest element of its row;")
-    print("       in float64 the reference is rounded like the results, so small errors do not tell which is nearer\n")
-    rows, ratios = [(case, dtype) for case in CASES if case.demo for dtype in FORMATS], []
+    print("error: the largest against float64, in steps between adjacent numbers of the dtype (units in the last place) at the")
+    print("       largest number of the row; float64 has none, as its reference is rounded like the results\n")
+    rows, ratios, errors, disturbed = chosen(everything), [], [], 0
     with Progress("demo", len(rows), quiet=quiet) as progress:
         table = Table(progress, op=32, outputs=24, dtype=8, shape=9, error=-8, of_torch=-8, time=-8, torch=-8, ratio=-6)
         table.head()
         for case, dtype in rows:
             progress.step(f"{case.op} {case.name} {dtype}")
-            ratios.append(one(table, Problem(case, SeriesSource(returns, device), case.demo or (), dtype)))
-    print(f"\n{len(ratios)} rows; torch takes {statistics.geometric_mean(ratios):.1f} times as long (geometric mean).")
+            row = one(table, Problem(case, SeriesSource(returns, device), case.demo or (), dtype))
+            ratios.append(row.ratio)
+            errors += [row.errors] if row.errors else []
+            disturbed += row.others > QUIET
+    less = sum(ours < theirs for ours, theirs in errors)
+    more = sum(ours > theirs for ours, theirs in errors)
+    faster = sum(ratio > 1 for ratio in ratios)
+    middle, mean = statistics.median(ratios), statistics.geometric_mean(ratios)
+    print(f"\nOf {len(errors)} errors sternway's is the smaller one in {less}, and torch's in {more}.")
+    print(f"Of {len(ratios)} times sternway's is the shorter one in {faster};")
+    print(f"torch takes {middle:.1f} times as long in the median, and {mean:.1f} times in the geometric mean.")
+    if disturbed:
+        print(f"Other programs kept processors busy during {disturbed} rows: these times may be far off.")
+    if not everything:
+        print("`python -m sternway demo --all` has forwards and all dtypes, `python -m sternway bench` larger sizes.")
     return 0
 
 
-def one(table: Table, problem: Problem) -> float:
-    """Run and time one case, print its row, and return how much longer torch takes."""
+class Row(NamedTuple):
+    """What a row found: the errors of both, how much longer torch takes, and the processors that other programs took."""
+
+    errors: tuple[float, float] | None
+    ratio: float
+    others: float
+
+
+def one(table: Table, problem: Problem) -> Row:
+    """Run and time one case, and print its row."""
     from .bench.timing import measure
 
     case, operands, torch = problem.case, problem.operands(), problem.by_torch()
     truths, ours, theirs = problem.truths(), problem.run(), torch()
-    errors = [max(error(results[name], truth) for name, truth in truths.items()) for results in (ours, theirs)]
-    time, _ = measure({"ours": [lambda: problem.plan.run(**operands)], "torch": [torch]}, problem.source.device, tries=1)
+    mine, other = (max(error(results[name], truth) for name, truth in truths.items()) for results in (ours, theirs))
+    errors = None if problem.dtype == "float64" else (mine, other)
+    contestants: Any = {"ours": [lambda: problem.plan.run(**operands)], "torch": [torch]}
+    time, others = measure(contestants, problem.source.device, tries=1)
     seconds = [time["ours"].median, time["torch"].median]
+    said = [f"{ulps:.3g}" for ulps in errors] if errors else ["", ""]
     ratio = seconds[1] / seconds[0]
-    said = (*(f"{ulps:.3g}" for ulps in errors), *map(time_text, seconds), f"{ratio:.1f}x")
-    table.row(case.op, case.name, problem.dtype, shape_text(problem.shape), *said)
-    return ratio
+    table.row(case.op, case.name, problem.dtype, shape_text(problem.shape), *said, *map(time_text, seconds), f"{ratio:.1f}x")
+    return Row(errors, ratio, others)
 
 
 def log_returns() -> list[float]:

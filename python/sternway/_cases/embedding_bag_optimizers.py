@@ -157,8 +157,8 @@ def case(optimizer: Optimizer, *cuda: Shape, draw: Draw = zipf, name: str = "zip
 
 
 CASES = (
-    case("sgd", LARGE),
-    case("adagrad", LARGE, TALL, SMALL, demo=(10_000, 64, 2048, 20)),
+    case("sgd", LARGE, demo=(10_000, 64, 2048, 20)),
+    case("adagrad", LARGE, TALL, SMALL),
     case("adagrad", LARGE, draw=uniform, name="uniform"),
     case("rowwise_adagrad", LARGE),
     case("adam", LARGE),
