@@ -153,6 +153,16 @@ def test_output_of_the_demo_does_not_wait() -> None:
     assert len(text.splitlines()) < 30, text  # a buffer of 8 kB holds more
 
 
+def test_gradients_of_bench_host() -> None:
+    """Alone finds a case whose drop-in has no gradient that `bench host` asks for, which ends the benchmark."""
+    from sternway._cases import Problem, TorchSource
+    from sternway.bench import host
+
+    for case, drop_in, floats in host.differentiable():
+        assert floats
+        Problem(case, TorchSource("cpu"), host.SHAPE, "float32").backward(drop_in, floats)()
+
+
 def test_csv_of_bench(tmp_path: Path) -> None:
     """The first line names the command, the machine and the commit; each row names the kernel of its plan."""
     path = tmp_path / "lerp.csv"
