@@ -155,8 +155,9 @@ def test_output_of_the_demo_does_not_wait() -> None:
 
 def test_gradients_of_bench_host() -> None:
     """Alone finds a case whose drop-in has no gradient that `bench host` asks for, which ends the benchmark."""
-    from sternway._cases import Problem, TorchSource
     from sternway.bench import host
+
+    from sternway._cases import Problem, TorchSource
 
     for case, drop_in, floats in host.differentiable():
         assert floats
