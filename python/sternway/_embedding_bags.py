@@ -67,7 +67,7 @@ class EmbeddingBagsDescriptor(Descriptor):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of y, (num_bags, num_columns)."""
+        """The shape of y and of dy, (num_bags, num_columns)."""
         return self.num_bags, self.num_columns
 
 
@@ -141,11 +141,6 @@ class EmbeddingBagsBackwardDescriptor(EmbeddingBagsDescriptor):
 
     optimizer: Optimizer | None = None
     stochastic_rounding: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of dy, (num_bags, num_columns)."""
-        return self.num_bags, self.num_columns
 
 
 class EmbeddingBagsBackwardPlan(_plan.Plan[EmbeddingBagsBackwardDescriptor]):

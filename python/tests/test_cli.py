@@ -120,10 +120,10 @@ def test_bench_of_given_shapes() -> None:
 )
 def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone finds a family whose --quick has more than its smallest size, which takes minutes."""
-    told = list[int]()
+    row_counts = list[int]()
 
     def count(_: str, total: int, *, quiet: bool) -> Progress:
-        told.append(total)
+        row_counts.append(total)
         raise KeyboardInterrupt  # nothing is measured
 
     for module in (run, embedding, carries, growth, packed, quantize, recurrence, selective, sparse):
@@ -133,7 +133,7 @@ def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch) -> Non
         chosen = ["bench", *([family] if family else []), "--device", "cpu", "--quiet", *arguments]
         assert command_line(chosen) == 130
         assert timing.effort is (timing.QUICK if arguments else timing.FULL)
-    assert told[1] < told[0] or family == "quantize"  # which has one shape, and a smaller one
+    assert row_counts[1] < row_counts[0] or family == "quantize"  # which has one shape, and a smaller one
 
 
 def test_output_of_the_demo_does_not_wait() -> None:
