@@ -14,15 +14,16 @@ from ._cases import CASES, FORMATS, Case, Problem, SeriesSource, error
 from ._cases.progress import Progress
 from ._cases.source import cuda_devices
 from ._cases.table import Table, shape_text, time_text
+from ._kinds import KINDS
 
-FIRST = ("cumprod, dim -1", "logcumsumexp, dim -1", "cumsum, dim -1", "cummax, dim -1", "cummin, dim -1")
-"""The gradients with which the table begins: those that PyTorch gets wrong at times, and their relatives."""
+FIRST = {f"{kind.name}, dim -1": int(kind.is_linear or kind.has_indices) for kind in KINDS.values()}
+"""Scans along rows begin the table: gradients of cumprod and logcumsumexp, which PyTorch gets wrong at times, then others."""
 
 
 def chosen(everything: bool) -> list[tuple[Case, str]]:
     """The rows: the gradients of every family in two dtypes; everything: forwards and all dtypes, too."""
     cases = [case for case in CASES if case.demo and (everything or case.op.endswith("_backward"))]
-    cases.sort(key=lambda case: FIRST.index(case.name) if case.name in FIRST and case.op == "scan_backward" else len(FIRST))
+    cases.sort(key=lambda case: FIRST.get(case.name, 2) if case.op == "scan_backward" else 2)
     return [(case, dtype) for case in cases for dtype in FORMATS if everything or dtype in ("float32", "bfloat16")]
 
 
