@@ -255,6 +255,20 @@ def test_gradients_of_broadcast_operands(a_shape: tuple[int, ...], b_shape: tupl
     assert torch.autograd.gradgradcheck(st.linear_recurrence, (a, b))
 
 
+@pytest.mark.parametrize("way", ["plain", "grad", "vmap", "functions"])
+def test_shapes_that_do_not_broadcast(way: str) -> None:
+    """It alone finds the error of a library below, which names no operand of the function."""
+    ways = {
+        "plain": st.linear_recurrence,
+        "grad": torch.func.grad(lambda a, b: st.linear_recurrence(a, b).sum()),
+        "vmap": torch.vmap(st.linear_recurrence),
+        "functions": sw.linear_recurrence,
+    }
+    for a, b in ((torch.ones(2, 3), torch.ones(2, 4)), (torch.ones(2, 3, 4), torch.ones(2, 2, 4))):
+        with pytest.raises(sw.InvalidProblemError, match="linear_recurrence: b must be of a shape that broadcasts with a"):
+            ways[way](a, b)
+
+
 @pytest.mark.parametrize(("dim", "reverse", "has_initial", "packed", "has_final"), pairwise((0, 1), BOOLS, BOOLS, BOOLS, BOOLS))
 def test_gradcheck(dim: int, reverse: bool, has_initial: bool, packed: bool, has_final: bool) -> None:
     shape = [3, 5]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name
-from ..._linear_recurrence import final_dtype, linear_plan, state_dtype_of, state_shape
+from ..._linear_recurrence import broadcast, final_dtype, linear_plan, state_dtype_of, state_shape
 from ..._linear_recurrence_backward import OUTPUTS, linear_backward_plan
 from ..._sequences import count_sequences
 from .calls import given, resolve
@@ -269,9 +269,11 @@ def select_or_raise(
     """Select the plans of both directions, or those of a small problem if the call is traced.
 
     Raises:
-        Error: there is no plan.
+        Error: there is no plan, or the shapes do not broadcast.
     """
     tensors = a, b, initial_state, cu_seqlens
+    if not torch.compiler.is_compiling():
+        broadcast(_NAME, tuple(a.shape), tuple(b.shape))
     if not runs_plan_directly(*tensors):
         require_strided(_NAME, a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
         require(_NAME, _probed(max(a.dim(), b.dim()), b.dtype, device_to_ask(b)))
