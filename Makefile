@@ -9,14 +9,14 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# The wheel in dist/. WHEEL stands for one with kernels for every GPU. DEMO_WHEEL has kernels for the GPUs of this machine, and
-# DEV_WHEEL, which is tested, too, or for one architecture where there is no GPU. These are built sooner. All are the same where
-# STERNWAY_CUDA_ARCHS names the architectures.
+# The wheel in dist/. WHEEL stands for one with kernels for every GPU. DEMO_WHEEL has kernels for the GPUs of this machine, and so
+# has DEV_WHEEL, which is tested. All are the same where STERNWAY_CUDA_ARCHS names the architectures. Where it does not, and there
+# is no GPU, DEV_WHEEL has kernels for one architecture, which are not optimized, as they are only compiled and never run.
 ASKED_ARCHS := $(STERNWAY_CUDA_ARCHS)
 stamp = dist/.wheel$(GOARCH)$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),$(1)))
 WHEEL := $(call stamp,all)
 DEMO_WHEEL := $(call stamp,here)
-DEV_WHEEL := $(call stamp,$(if $(wildcard /proc/driver/nvidia/gpus/*),here,90))
+DEV_WHEEL := $(call stamp,$(if $(wildcard /proc/driver/nvidia/gpus/*),here,unoptimized-90))
 # Processes that run tests side by side; tests marked "alone" run afterwards, one by one.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 GPU_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 14 ? n : 14)))
@@ -171,6 +171,7 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/.base
 
 # The architectures are the end of the name; none are "here".
 $(sort $(WHEEL) $(DEMO_WHEEL) $(DEV_WHEEL)): export STERNWAY_CUDA_ARCHS = $(or $(ASKED_ARCHS),$(filter-out here,$(lastword $(subst -, ,$@))))
+dist/.wheel%unoptimized-90: export STERNWAY_CUDA_OPTIMIZE = 0
 $(sort $(WHEEL) $(DEMO_WHEEL) $(DEV_WHEEL)): $(SOURCES) | $(VENV)/.base
 	mkdir -p dist && rm -f dist/*.whl dist/.wheel*
 	@# pip -v shows the progress of the build, among much else: only the lines of the build are printed, and all of them if it fails.

@@ -7,6 +7,7 @@
 
 Kernels are compiled for the GPUs of this machine. STERNWAY_CUDA_ARCHS=all compiles them for every GPU, and
 STERNWAY_CUDA_ARCHS="80;90" for these architectures; both add PTX of the lowest, for GPUs that none of the others fits.
+STERNWAY_CUDA_OPTIMIZE=0 compiles in a third of the time, to slow kernels: it shows that the sources compile.
 
 An image, lerp.sm_90.lzma for example, is one source compiled for one architecture, and named after the file. The images of a
 source are made again only when it, a header that it includes, the flags or the architectures have changed. The compiler proper
@@ -37,9 +38,10 @@ IMAGES = SOURCES / "image"
 ALL_IMAGES = SOURCES.parent / "build" / "image-all"  # of --record
 VERIFIED = SOURCES / "verified.json"
 ARCHITECTURES = "80;90;100;120"  # of STERNWAY_CUDA_ARCHS=all
-FLAGS = ("-std=c++17", "-O3", "--no-compress")
+OPTIMIZES = os.environ.get("STERNWAY_CUDA_OPTIMIZE") != "0"
+FLAGS = ("-std=c++17", "-O3", "--no-compress", *(() if OPTIMIZES else ("-Ofc=max",)))
 INCLUDE = re.compile(r'^#include "(.+)"', re.M)  # from cuda/
-OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
+OLDEST_NVCC = (12, 8) if OPTIMIZES else (12, 9)  # the first that knows sm_100 and sm_120, and the first with -Ofc
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # numbers of attributes of a device in cuda.h
 MORE = "STERNWAY_CUDA_ARCHS=all compiles them for every GPU"
 
@@ -126,7 +128,7 @@ def wanted_codes() -> list[str]:
 def plan_in_words(codes: list[str]) -> str:
     """What a build is going to compile for and, unless that was asked for, how to get more."""
     if os.environ.get("STERNWAY_CUDA_ARCHS"):
-        return f"the kernels are compiled for {', '.join(codes)}"
+        return f"the kernels are compiled for {', '.join(codes)}{'' if OPTIMIZES else ', not optimized'}"
     if codes:
         return f"the kernels are compiled for the GPU of this machine ({', '.join(codes)}); {MORE}"
     return f"this machine has no GPU that the kernels run on, so none are compiled; {MORE}"

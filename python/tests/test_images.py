@@ -101,8 +101,10 @@ def tree(tmp_path: Path, kernels: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_compiled_again(kernels: Any, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The images of a source that changed, or whose headers, codes or files did; a source once for each architecture."""
+def test_what_is_compiled_again(
+    kernels: Any, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The images of a source that changed, or whose headers, codes, flags or files did; a source once for each architecture."""
     out, calls = tmp_path / "image", tmp_path / "calls"
 
     def compiled(codes: list[str]) -> list[str]:
@@ -131,7 +133,10 @@ def test_what_is_compiled_again(kernels: Any, tree: Path, tmp_path: Path, capsys
     assert compiled(codes) == sorted(x)
     (out / "y.sm_90.lzma").write_bytes(b"else")
     assert compiled(codes) == sorted(y)
-    assert compiled(["sm_90"]) == sorted(of("x", 90, "sm_90") + of("y", 90, "sm_90"))
+    everything = sorted(of("x", 90, "sm_90") + of("y", 90, "sm_90"))
+    assert compiled(["sm_90"]) == everything
+    monkeypatch.setattr(kernels, "FLAGS", ("-Ofc=max",))
+    assert compiled(["sm_90"]) == everything, "what is not optimized is no image of a wheel for GPUs"
 
 
 def test_a_source_must_have_been_compiled_for_every_gpu(
