@@ -30,6 +30,14 @@ class File:
         source = f"Source: commit {self.commit}." if self.commit else "The file names no commit."
         return f"`{self.name}`, {self.machine}. Made by `{self.command}`. {source}"
 
+    def folded(self, *parts: str) -> str:
+        """The tables of the file, folded, so that a page is a list of files until its reader opens one."""
+        return folded(f"Rows of {self.name}, {machine(self)}", *parts)
+
+    def tables(self, *parts: str) -> str:
+        """The source of the file and its tables, folded."""
+        return self.folded(self.heading(), *parts)
+
 
 class Results:
     """The results of a source tree, read when asked for."""

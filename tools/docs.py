@@ -27,6 +27,7 @@ REGION = re.compile(r"(?P<head><!-- generated -->\n).*?(?P<foot>^<!-- end -->$)"
 PLACE = re.compile(r"^<!-- table: (?P<name>[\w-]+) -->.*$", re.MULTILINE)
 
 TABLES: dict[str, Callable[[Results], str]] = {
+    "overview": doc_tables.overview,
     "steps": doc_steps.written(doc_steps.GPU),
     "steps-cpu": doc_steps.written(doc_steps.CPU),
     "learning-tables": doc_steps.learning_tables,

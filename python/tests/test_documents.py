@@ -62,6 +62,19 @@ def test_every_table_has_one_place_on_the_site(tool: Any) -> None:
         docs.with_tables("<!-- table: other --> [a](a)", results)
 
 
+def test_rows_are_folded(tool: Any) -> None:
+    """Alone finds a table of docs/performance.md whose rows a reader of the site has to scroll past."""
+    text = tool("docs").with_tables((ROOT / "docs/performance.md").read_text(), tool("doc_results").Results(ROOT))
+    depth = shown = folded = 0
+    for line in text.splitlines():
+        depth += line.startswith("<details") - line.startswith("</details")
+        shown += depth == 0 and line.startswith("| ")
+        folded += depth > 0 and line.startswith("| ")
+    assert depth == 0
+    assert shown < 40
+    assert folded > 1000
+
+
 def test_the_speed_of_the_readme_by_hand() -> None:
     """One row, computed here from the CSV files without the generator."""
     import csv
