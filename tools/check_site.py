@@ -165,6 +165,7 @@ def check(site: Path, given: argparse.Namespace) -> list[str]:
                 page.goto(f"{address}/{path}", wait_until="load")
                 picture = f"{pictures}/{path.removesuffix('.html').replace('/', '-')}-{scheme}" if pictures else ""
                 found += [f"{scheme}, {wrong}" for wrong in look(page, path, picture)]
+                page.wait_for_load_state("networkidle")  # a request that the next page cuts off would count as failed
                 found += [f"{scheme}, {path}: {wrong}" for wrong in heard]
                 heard.clear()
             context.close()

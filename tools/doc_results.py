@@ -127,7 +127,7 @@ def share(row: Row) -> tuple[str, ...]:
     return tuple(f"{float(found):.2f}" if (found := row.get(column)) else "" for column in ("share_of_copy", "replayed_share"))
 
 
-NUMBER = re.compile(r"(\d[\d.]*(e[-+]\d+)?( [µm]s| [MG]iB|x)?)?")
+NUMBER = re.compile(r"(\d[\d.]*(e[-+]\d+)?( [µm]s| [MG]iB|x)?|not finite)?")
 """A cell of a column of numbers, with their unit."""
 
 
