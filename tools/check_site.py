@@ -7,9 +7,10 @@
 
 Each page is opened in light and dark, at the width of a desktop and of a phone. These are errors: a message of the console, a
 request that fails or leaves the site, a link to a page or heading that does not exist or to a folder, a page wider than the
-window, a picture that does not load, text whose contrast with its background is below 3, and a table, a picture, code or a
-formula wider than its place; on a phone tables and formulas may be scrolled. The search, in files opened without a server, must
-find the words WORDS first on a page that names the function to use. Links to other sites are not followed.
+window, a picture that does not load or whose text is below 8 pixels, text whose contrast with its background is below 3, and a
+table, a picture, code or a formula wider than its place; on a phone tables and formulas may be scrolled. The search, in files
+opened without a server, must find the words WORDS first on a page that names the function to use. Links to other sites are not
+followed.
 
 It needs the Python package playwright (``pip install playwright``) and a Chromium: that of the machine (Debian and Ubuntu:
 ``apt-get install chromium``), or playwright's own (``playwright install chromium``). ``--browser PATH`` names another one.
@@ -121,7 +122,10 @@ def lost_words(site: Path, chromium: Any) -> list[str]:
         page = chromium.new_page()
         report(page, "", found)
         page.goto((site / "index.html").as_uri())
-        page.locator("[data-md-component=search-query]").press_sequentially(word)
+        query = page.locator("[data-md-component=search-query]")
+        if not query.count():
+            return [*found, "index.html has no search"]
+        query.press_sequentially(word)
         hits = page.locator(".md-search-result__item > a")
         try:
             hits.first.wait_for(state="attached", timeout=10_000)
@@ -161,6 +165,7 @@ def check(site: Path, given: argparse.Namespace) -> list[str]:
                 page.goto(f"{address}/{path}", wait_until="load")
                 picture = f"{pictures}/{path.removesuffix('.html').replace('/', '-')}-{scheme}" if pictures else ""
                 found += [f"{scheme}, {wrong}" for wrong in look(page, path, picture)]
+                page.wait_for_load_state("networkidle")  # a request that the next page cuts off would count as failed
                 found += [f"{scheme}, {path}: {wrong}" for wrong in heard]
                 heard.clear()
             context.close()

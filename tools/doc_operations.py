@@ -12,7 +12,7 @@ def sparse(results: Results) -> str:
               *(duration(row[c]) for c in ("ms", "torch_ms", "torch_coalesced_ms")),
               times(row["ratio"]), times(row["ratio_coalesced"])] for row in file.rows]  # fmt: skip
     head = ["indices", "shape", "dtype", "sternway", "torch", "torch, coalesced", "times faster", "than coalesced"]
-    return f"{file.heading()}\n\n{table(head, lines)}"
+    return file.tables(table(head, lines))
 
 
 def ranks(results: Results) -> str:
@@ -26,7 +26,7 @@ def ranks(results: Results) -> str:
 
     shown = columns(ms="ranks", one_gpu_ms="one GPU, half the work", gathered_ms="gathered")
     parts = columns(alone_ms="alone", exchange_ms="exchange", header_ms="header")
-    return "\n\n".join([file.heading(), shown, folded("A call alone, and its parts", parts)])
+    return file.tables(shown, folded("A call alone, and its parts", parts))
 
 
 def carries(results: Results) -> str:
@@ -36,7 +36,7 @@ def carries(results: Results) -> str:
     lines = [[row["kind"], row["direction"], f"{row['shape'].replace('x', ' x ')}, dim {row['dim']}", row["dtype"],
               *(duration(row[c]) for c in columns), f"{float(row['ratio']):.2f}x"] for row in file.rows]  # fmt: skip
     head = ["kind", "direction", "shape", "dtype", "plain scan", "summary", "scan with carries", "both over plain"]
-    return f"{file.heading()}\n\n{table(head, lines)}"
+    return file.tables(table(head, lines))
 
 
 # The files of operations with a table of their own: one for each machine.
@@ -59,7 +59,7 @@ def recurrences(results: Results) -> str:
         ]  # fmt: skip
         names = [f"than {rival.removesuffix('_ratio').replace('_', ' ')}" for rival in rivals]
         head = ["recurrence", "direction", "shape", "dtype", "time", *SHARES, *names]
-        text += [file.heading(), filled(head, lines)]
+        text.append(file.tables(filled(head, lines)))
     return "\n\n".join(text)
 
 
@@ -74,7 +74,7 @@ def selective_scans(results: Results) -> str:
         ]  # fmt: skip
         rival = file.rows[0]["rival"]
         head = ["selective scan", "direction", "shape", "dtype", "time", f"than {rival}", "error", f"of {rival}"]
-        text += [file.heading(), table(head, lines)]
+        text.append(file.tables(table(head, lines)))
     return "\n\n".join(text)
 
 
@@ -90,7 +90,7 @@ def packed(results: Results) -> str:
         variants = list(dict.fromkeys(row["variant"] for row in file.rows))
         head = ["kind", "direction", "shape", "dtype", "plain scan", *variants]
         body = [[*key, *(cells.get(variant, "") for variant in variants)] for key, cells in lines.items()]
-        text += [file.heading(), table(head, body)]
+        text.append(file.tables(table(head, body)))
     return "\n\n".join(text)
 
 
@@ -106,11 +106,9 @@ def quantizations(results: Results) -> str:
         ]
         shares = [[*name, *share(row)] for name, row in zip(names, file.rows, strict=True)]
         head = ["operation", "direction", "granularity", "dtype"]
-        text += [
-            f"{file.heading()} Shape {shape_text(file.rows[0]['shape'])}.",
-            table([*head, "time", *rivals.values()], lines),
-            folded("Shares of a copy", filled([*head, *SHARES], shares)),
-        ]
+        shape = f"Shape {shape_text(file.rows[0]['shape'])}."
+        more = folded("Shares of a copy", filled([*head, *SHARES], shares))
+        text.append(file.tables(shape, table([*head, "time", *rivals.values()], lines), more))
     return "\n\n".join(text)
 
 
@@ -124,7 +122,7 @@ def embedding_bags(results: Results) -> str:
             for row in file.rows
         ]  # fmt: skip
         head = ["operation", "shape", "dtype", "time", "torch", "times faster", *SHARES]
-        text += [file.heading(), filled(head, lines)]
+        text.append(file.tables(filled(head, lines)))
     return "\n\n".join(text)
 
 
@@ -138,7 +136,7 @@ def jax(results: Results) -> str:
              f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"]
             for row in file.rows
         ]  # fmt: skip
-        text += [file.heading(), table(head, lines)]
+        text.append(file.tables(table(head, lines)))
     return "\n\n".join(text)
 
 
@@ -149,7 +147,8 @@ def sparse_variants(results: Results) -> str:
         rows.setdefault((row["kind"], row["optimizer"], row["indices"]), {})[row["contestant"]] = row["ms"]
     ways = ["torch", "late", "early", "flagged", "bounded", "gathered"]
     lines = [[*name, *(duration(found[way]) if way in found else "" for way in ways)] for name, found in rows.items()]
-    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(['tables', 'optimizer', 'indices', *ways], lines)}"
+    source = f"`{file.name}`, {file.machine}: {file.command}."
+    return file.folded(source, table(["tables", "optimizer", "indices", *ways], lines))
 
 
 def variants(results: Results) -> str:

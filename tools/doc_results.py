@@ -30,6 +30,14 @@ class File:
         source = f"Source: commit {self.commit}." if self.commit else "The file names no commit."
         return f"`{self.name}`, {self.machine}. Made by `{self.command}`. {source}"
 
+    def folded(self, *parts: str) -> str:
+        """The tables of the file, folded, so that a page is a list of files until its reader opens one."""
+        return folded(f"Rows of {self.name}, {machine(self)}", *parts)
+
+    def tables(self, *parts: str) -> str:
+        """The source of the file and its tables, folded."""
+        return self.folded(self.heading(), *parts)
+
 
 class Results:
     """The results of a source tree, read when asked for."""
@@ -119,7 +127,7 @@ def share(row: Row) -> tuple[str, ...]:
     return tuple(f"{float(found):.2f}" if (found := row.get(column)) else "" for column in ("share_of_copy", "replayed_share"))
 
 
-NUMBER = re.compile(r"(\d[\d.]*(e[-+]\d+)?( [µm]s| [MG]iB|x)?)?")
+NUMBER = re.compile(r"(\d[\d.]*(e[-+]\d+)?( [µm]s| [MG]iB|x)?|not finite)?")
 """A cell of a column of numbers, with their unit."""
 
 

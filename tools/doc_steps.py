@@ -113,7 +113,7 @@ def written(name: str) -> Callable[[Results], str]:
     def write(results: Results) -> str:
         file = results.file(name)
         found = steps(file)
-        return "\n\n".join([file.heading(), summary(found), *all_tables(found), *remarks(found)])
+        return f"{summary(found)}\n\n{file.tables(*all_tables(found), *remarks(found))}"
 
     return write
 
@@ -157,7 +157,7 @@ def learning_tables(results: Results) -> str:
         columns = ["torch", "a module for each table", "times faster", "`EmbeddingBags`", "times faster"]
         folded_columns = ["device", "device, torch", "frozen tables", "memory", "memory, torch"]
         more = folded("Device, frozen tables and memory", filled([*head, *folded_columns], parts))
-        texts += [file.heading(), together(found), filled([*head, *columns], gains), more, *remarks(found)]
+        texts += [together(found), file.tables(filled([*head, *columns], gains), more, *remarks(found))]
     return "\n\n".join(texts)
 
 

@@ -74,6 +74,11 @@ def without_scans(file: File) -> list[Row]:
 
 def readme_speed(results: Results) -> str:
     """The region of README.md on speed and exactness."""
+    return "\n\n".join([doc_steps.readme(results), overview(results, align=False), exactness(results)])
+
+
+def overview(results: Results, *, align: bool = True) -> str:
+    """A row for each benchmark: the gains of all its rows."""
     learning, cpu = results.file(doc_steps.LEARNING[0]), [row for name in CPU for row in results.file(name).rows]
     rows = [
         gain_cells("whole steps", doc_steps.gains(results.file(doc_steps.GPU))),
@@ -85,7 +90,7 @@ def readme_speed(results: Results) -> str:
         gain_cells("single operations, on 2 cores of a CPU", named(cpu)),
     ]
     head = ["all rows of a benchmark", "rows", "times faster, median", "geometric mean", "slowest row"]
-    return "\n\n".join([doc_steps.readme(results), table(head, rows, align=False), exactness(results)])
+    return table(head, rows, align=align)
 
 
 def exactness(results: Results) -> str:
@@ -137,7 +142,7 @@ def speed_of(name: str, leave_out: str = "") -> Callable[[Results], str]:
 
     def write(results: Results) -> str:
         file = results.file(name)
-        return f"{file.heading()}\n\n{speed_table(row for row in file.rows if row['op'] != leave_out)}"
+        return file.tables(speed_table(row for row in file.rows if row["op"] != leave_out))
 
     return write
 
@@ -174,7 +179,7 @@ def growth_of(name: str) -> Callable[[Results], str]:
         scans = {(kind, along): [(kind, along, dtype) for dtype in DTYPES] for kind, along, _ in worst}
         growth = table(head, ([*scan, *(f"{worst[key][0]:.2f}" for key in keys)] for scan, keys in scans.items()))
         lengths = table(head, ([*scan, *(worst[key][1] for key in keys)] for scan, keys in scans.items()))
-        return "\n\n".join([file.heading(), growth, folded("Lengths between which it occurs", lengths)])
+        return file.tables(growth, folded("Lengths between which it occurs", lengths))
 
     return write
 
@@ -191,7 +196,7 @@ def host_runs(results: Results) -> str:
     others = ("autograd", "forward", "torch.neg, ", "Tensor.")  # of tables of their own, and inside accelerate()
     rows = [row for row in file.rows if not row["call"].startswith(others)]
     lines = [[plain_call(row["call"]), f"{float(row['us']):.3g}", f"{float(row['ratio']):.2f}"] for row in rows]
-    return f"{file.heading()}\n\n{table(['call', 'µs', 'divided by `torch.neg(out=)`'], lines)}"
+    return file.tables(table(["call", "µs", "divided by `torch.neg(out=)`"], lines))
 
 
 def plain_call(call: str) -> str:
@@ -205,8 +210,8 @@ def plain_call(call: str) -> str:
 def host_autograd(results: Results) -> str:
     """Host time of a forward, of autograd.grad and of both, divided by torch's: of calls in a row, and after a pause."""
     parts = ("forward", "autograd.grad", "forward and autograd.grad")
-    found: dict[str, dict[str, Row]] = {}
-    for row in results.file("host_h200.csv").rows:
+    file, found = results.file("host_h200.csv"), dict[str, dict[str, Row]]()
+    for row in file.rows:
         if call := re.fullmatch(rf"({'|'.join(map(re.escape, parts))}), (.*) of (\w+) \((.*)\): sternway", row["call"]):
             part, gradients, op, variant = call.groups()
             name = f"{operation({'op': op, 'outputs': variant})} (gradient of {gradients})"
@@ -217,7 +222,7 @@ def host_autograd(results: Results) -> str:
         return table(["operation", "forward", "`autograd.grad`", "both"], lines)
 
     paused = folded("Divided by torch's, after a pause", numbers("paused_ratio", ".2f"))
-    return "\n\n".join([numbers("ratio", ".2f"), paused, folded("Times in µs, of calls in a row", numbers("us", ".0f"))])
+    return file.tables(numbers("ratio", ".2f"), paused, folded("Times in µs, of calls in a row", numbers("us", ".0f")))
 
 
 def errors_of(name: str) -> Callable[[Results], str]:
@@ -233,7 +238,7 @@ def errors(file: File) -> str:
             lines.setdefault(operation({**row, "outputs": row["input"]}), {})[row["dtype"]] = pair(row)
     body = [[key, *(number for dtype in DTYPES for number in found[dtype])] for key, found in lines.items()]
     head = ["operation", *(f"{dtype}{whose}" for dtype in DTYPES for whose in ("", ", torch"))]
-    return f"{file.heading()}\n\n{table(head, body)}"
+    return file.tables(table(head, body))
 
 
 def pair(row: Row) -> tuple[str, str]:

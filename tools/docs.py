@@ -4,8 +4,9 @@
     python tools/docs.py            write them
     python tools/docs.py --check    name the files that differ, and exit with 1 if there are any
 
-The tables of docs/ are not committed. A line ``<!-- table: NAME --> [file.csv](...)`` stands for each, so that the source of a
-document leads to the figures; the build of the site puts the table of TABLES in its place.
+The tables of docs/ are not committed. A line ``[file.csv](...) <!-- table: NAME -->`` stands for each, so that the document on
+GitHub leads to the figures; the build of the site puts the table of TABLES in its place. The comment is last, as Markdown does
+not read the rest of a line that begins with one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from doc_results import Results
 ROOT = Path(__file__).resolve().parent.parent
 CHARTS = {"docs/speed.svg": doc_chart.speed, "docs/steps.svg": doc_chart.steps, "docs/errors.svg": doc_chart.errors}
 REGION = re.compile(r"(?P<head><!-- generated -->\n).*?(?P<foot>^<!-- end -->$)", re.DOTALL | re.MULTILINE)
-PLACE = re.compile(r"^<!-- table: (?P<name>[\w-]+) -->.*$", re.MULTILINE)
+PLACE = re.compile(r"^.*<!-- table: (?P<name>[\w-]+) -->$", re.MULTILINE)
 
 TABLES: dict[str, Callable[[Results], str]] = {
+    "overview": doc_tables.overview,
     "steps": doc_steps.written(doc_steps.GPU),
     "steps-cpu": doc_steps.written(doc_steps.CPU),
     "learning-tables": doc_steps.learning_tables,

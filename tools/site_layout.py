@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+STYLE = Path(__file__).resolve().parent.parent / "notebooks" / "neutral.mplstyle"
+POINTS = [int(size) for size in re.findall(r"^font\.size: (\d+)$", STYLE.read_text(), re.MULTILINE)]  # of the text of plots
+LEAST_TEXT = 8  # pixels of the text of a picture
 WINDOWS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 LEAST_CONTRAST = 3  # of WCAG for large text; syntax highlighting has less than the 4.5 for small text
 TALLEST = 2400  # pixels of a screenshot
@@ -87,6 +92,31 @@ BOXES = """
 }
 """
 
+# Finds pictures whose text is too small: charts, which are SVG with attributes font-size, and plots, which are PNG. A PNG
+# has its pixels for a meter in the chunk pHYs; its text has the size of the style of the notebooks.
+PICTURES = """
+async ([leastText, [points]]) => {
+  const found = [];
+  const pixelsPerMeter = data => {
+    for (let chunk = 8; chunk < data.byteLength; chunk += 12 + data.getUint32(chunk))
+      if (data.getUint32(chunk + 4) === 0x70485973) return data.getUint32(chunk + 8);
+    return 0;
+  };
+  for (const image of document.querySelectorAll("article img")) {
+    if (!image.naturalWidth || !/\\.(svg|png)$/.test(image.src)) continue;
+    const file = await fetch(image.src);
+    let size;
+    if (image.src.endsWith(".svg")) {
+      const svg = new DOMParser().parseFromString(await file.text(), "image/svg+xml");
+      size = Math.min(...[...svg.querySelectorAll("[font-size]")].map(e => parseFloat(e.getAttribute("font-size"))));
+    } else size = points / 72 * 0.0254 * pixelsPerMeter(new DataView(await file.arrayBuffer()));
+    const shown = size * image.clientWidth / image.naturalWidth;
+    if (shown < leastText) found.push(`has text of ${shown.toFixed(1)} pixels in a picture: ${image.src}`);
+  }
+  return found;
+}
+"""
+
 
 def look(page: Any, path: str, picture: str) -> list[str]:
     """Look at a page that is open, in each window, and return what is wrong with its layout."""
@@ -96,6 +126,7 @@ def look(page: Any, path: str, picture: str) -> list[str]:
         page.evaluate("document.fonts.ready")
         found += [f"{path}, {name}: {wrong}" for wrong in page.evaluate(LAYOUT, LEAST_CONTRAST)]
         found += [f"{path}, {name}: {wrong}" for wrong in page.evaluate(BOXES, name == "phone")]
+        found += [f"{path}, {name}: {wrong}" for wrong in page.evaluate(PICTURES, [LEAST_TEXT, POINTS])]
         if picture:
             height = min(page.evaluate("document.documentElement.scrollHeight"), TALLEST)
             page.screenshot(path=f"{picture}-{name}.png", full_page=True, clip={"x": 0, "y": 0, **size, "height": height})

@@ -114,9 +114,10 @@ def styled_outputs(text: str) -> str:
 
 
 def as_text(match: re.Match[str]) -> str:
-    """Indented lines as a fence; nothing for blank ones, such as nbconvert writes beside a plot."""
+    """Indented lines as a fence; nothing for blank ones, such as nbconvert writes beside a plot. Columns are marked."""
     lines = [line.removeprefix("    ") for line in match[0].rstrip().splitlines()]
-    return "\n".join(["````{.text .output}", *lines, "````", ""]) if lines else ""
+    aligned = " .aligned" if any(re.search(r"\S {2,}\S", line) for line in lines) else ""
+    return "\n".join([f"````{{.text .output{aligned}}}", *lines, "````", ""]) if lines else ""
 
 
 # --- Links ---------------------------------------------------------------------------------------------------------------

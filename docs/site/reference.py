@@ -64,8 +64,9 @@ class Page:
         return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
     def markdown(self) -> str:
-        """The page, with a directive of mkdocstrings for each name."""
-        parts = [f"# {self.title}\n\n{self.text}\n"]
+        """The page: links to its names, as a phone hides the table of contents, and a directive of mkdocstrings for each."""
+        links = [f"[`{name}`][{there}]" for name, there in self.objects.items() if there not in TEXT]
+        parts = [f"# {self.title}\n\n{self.text}\n\n{', '.join(links)}\n"]
         for name, identifier in self.objects.items():
             if identifier in TEXT:
                 parts.append(f"## {name.replace('_', chr(92) + '_')}\n\n{TEXT[identifier]}\n")

@@ -101,10 +101,12 @@ def unique_rows(indices: Any, num_rows: int, *, padding_idx: int | None = None) 
         padding_idx: a row that is not counted; a negative one counts from the end.
 
     Returns:
-        rows, [min(num_rows, total)] int64: the distinct rows in rising order, then -1.
-        inverse, [total] int32, or int64 if num_rows or total is 2^31 - 1 or more: the place of each index among rows. With a
-        padding_idx places count from 1, and its own place is 0.
-        count, [1] int64: the number of distinct rows.
+        three arrays in a tuple:
+
+        - rows, [min(num_rows, total)] int64: the distinct rows in rising order, then -1.
+        - inverse, [total] int32, or int64 if num_rows or total is 2^31 - 1 or more: the place of each index among rows. With a
+          padding_idx places count from 1, and its own place is 0.
+        - count, [1] int64: the number of distinct rows.
 
     Raises:
         InvalidProblemError: indices that are not of rank 1, a padding_idx that is no row; on the CPU also an index outside

@@ -49,7 +49,7 @@ def test_generated(path: str, tool: Any) -> None:
 
 
 def test_every_table_has_one_place_on_the_site(tool: Any) -> None:
-    """A line of a document stands for it; a line without a table is an error."""
+    """A line of a document stands for it, and begins with a link, which GitHub shows; a line without a table is an error."""
     docs, results = tool("docs"), tool("doc_results").Results(ROOT)
     places = [name for path in DOCUMENTS for name in docs.PLACE.findall(path.read_text())]
     assert sorted(places) == sorted(docs.TABLES)
@@ -57,9 +57,23 @@ def test_every_table_has_one_place_on_the_site(tool: Any) -> None:
         text = path.read_text()
         filled = docs.with_tables(text, results)
         assert "<!-- table" not in filled
+        assert not re.search("^<!-- table", text, re.MULTILINE)  # GitHub would show the source of the link
         assert filled.count("\n| --- ") >= text.count("\n| --- ") + len(docs.PLACE.findall(text))
     with pytest.raises(ValueError, match="no table other"):
-        docs.with_tables("<!-- table: other --> [a](a)", results)
+        docs.with_tables("[a](a) <!-- table: other -->", results)
+
+
+def test_rows_are_folded(tool: Any) -> None:
+    """Alone finds a table of docs/performance.md whose rows a reader of the site has to scroll past."""
+    text = tool("docs").with_tables((ROOT / "docs/performance.md").read_text(), tool("doc_results").Results(ROOT))
+    depth = shown = folded = 0
+    for line in text.splitlines():
+        depth += line.startswith("<details") - line.startswith("</details")
+        shown += depth == 0 and line.startswith("| ")
+        folded += depth > 0 and line.startswith("| ")
+    assert depth == 0
+    assert shown < 40
+    assert folded > 1000
 
 
 def test_the_speed_of_the_readme_by_hand() -> None:

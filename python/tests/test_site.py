@@ -6,6 +6,8 @@ import argparse
 import importlib
 import importlib.util
 import shutil
+import struct
+import zlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,7 +88,7 @@ def test_docstrings_in_markdown(part: Any) -> None:
 
 
 def test_outputs_of_notebooks(part: Any, tmp_path: Path) -> None:
-    """Text, errors, HTML and pictures appear as they were saved."""
+    """Text, errors, HTML and pictures appear as they were saved; lines in columns are marked, so that they do not break."""
     hooks = part("hooks", "mkdocs", "nbconvert", "latex2mathml")
     import nbformat.v4 as v4
 
@@ -95,12 +97,14 @@ def test_outputs_of_notebooks(part: Any, tmp_path: Path) -> None:
         v4.new_output("stream", text="one\n\n  two\n"),
         v4.new_output("execute_result", {"text/html": "<table><tr><td>3</td></tr></table>", "text/plain": "three"}),
         picture,
+        v4.new_output("stream", text="name  value\n"),
     ]
     cell = v4.new_code_cell("x = {\n    1: 2,\n}", outputs=outputs)
     path = tmp_path / "a.ipynb"
     hooks.nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell("# A title"), cell]), path)
     text, pictures = hooks.notebook(path)
     assert "````{.text .output}\none\n\n  two\n````" in text
+    assert "````{.text .output .aligned}\nname  value\n````" in text
     assert "    1: 2,\n" in text  # of the cell, untouched
     assert "<td>3</td>" in text
     assert "three" not in text
@@ -132,17 +136,27 @@ def test_links_and_formulas(part: Any) -> None:
 # --- The check of a site --------------------------------------------------------------------------------------------------
 
 HEAD = "<!doctype html><html lang=en><head><meta charset=utf-8><title>A page</title><link rel=icon href='data:,'></head>"
-FAULTY = f"""{HEAD}<body><article><h1 id=top>A page</h1>
+FAULTY = f"""{HEAD}<body class=md-content><article><h1 id=top>A page</h1>
 <a href="b.html#none">one</a> <a href="c.html">two</a> <a href="#top">three</a>
 <p style="color:#eee;background:#fff">faint</p><div style="width:2000px">wide</div><img src="none.png">
+<img src="chart.svg"><img src="plot.png" width="150">
 <script>console.error("a fault"); fetch("http://127.0.0.1:9/").catch(() => 0)</script></article></body></html>"""
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     (tmp_path / "index.html").write_text(FAULTY)
+    (tmp_path / "chart.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="90" height="9" font-size="7"/>')
+    parts = (
+        (b"IHDR", struct.pack(">2I5B", 600, 1, 8, 0, 0, 0, 0)),
+        (b"pHYs", struct.pack(">2IB", 3937, 3937, 1)),
+        (b"IDAT", zlib.compress(bytes(601))),
+        (b"IEND", b""),
+    )  # 600 x 1 pixels, 100 for an inch
+    chunks = [struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts]
+    (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
     (tmp_path / "b.html").write_text(
-        f"{HEAD}<body><article><p id=x>sound</p><a href='index.html#top'>back</a></article></body></html>"
+        f"{HEAD}<body class=md-content><article><p id=x>sound</p><a href='index.html#top'>back</a></article></body></html>"
     )
     return tmp_path
 
@@ -164,6 +178,8 @@ def test_faults_of_a_page_are_found(part: Any, site: Path) -> None:
         "none.png",
         "contrast 1.",
         "wider than the window",
+        "text of 7.0 pixels in a picture",  # of the chart
+        "text of 3.8 pixels in a picture",  # of the plot: 11 points are 15.3 pixels, shown at a fourth
         "request to another site: http://127.0.0.1:9/",
     ):
         assert found.count(fault) >= 2, fault  # in light and in dark
