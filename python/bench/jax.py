@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from . import timing
 from .report import NewCsv, disturbed, machine
 from .timing import in_turn, watched
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = {"cuda": ("float32", "bfloat16"), "cpu": ("float32", "bfloat16"), "quick": ("float32",)}
 COLUMNS = (
     "op", "shape", "dtype", "device", "ms", "best_ms", "jax_ms", "jax_best_ms", "ratio", "error", "jax_error", "others",
 )  # fmt: skip
@@ -35,6 +36,8 @@ class Rival:
     Attributes:
         make: the floating operands, and the others, by name.
         cpu, cuda: the shape on each device.
+        quick: the shape of ``--quick``, on every device; None: the row is left out. The programs of JAX's own scans grow with
+            the length of the axis, and so does the time to compile them, which is most of the time of a row.
     """
 
     op: str
@@ -43,15 +46,25 @@ class Rival:
     theirs: Callable[..., Any]
     cpu: tuple[int, ...]
     cuda: tuple[int, ...]
+    quick: tuple[int, ...] | None
 
 
 def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
-    """Print the times and errors of every row whose op and dtype contain a text, and write them to a CSV file."""
+    """Print the times and errors of every row whose op, shape and dtype contain a text, and write them to a CSV file."""
     import jax
 
     kind, _, ordinal = device.partition(":")
     place = jax.local_devices(backend=kind)[int(ordinal or 0)]
-    rows = [(rival, dtype) for rival in rivals() for dtype in DTYPES[: 1 if quick else None] if chosen in f"{rival.op} {dtype}"]
+    size = timing.sizes(device, quick)
+    rows = [
+        (rival, shape, dtype)
+        for rival in rivals()
+        for dtype in DTYPES[size]
+        if (shape := getattr(rival, size)) and chosen in f"{rival.op} {shape_text(shape)} {dtype}"
+    ]
+    if not rows:
+        print("No such row; see --rows.", file=sys.stderr)
+        return 2
     print(f"{machine(device)}\n")
     with (
         jax.default_device(place),
@@ -60,8 +73,7 @@ def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: boo
     ):
         table = Table(progress, op=34, shape=18, dtype=9, time=-9, jax=-9, ratio=-7, error=-8, of_jax=-8, note=4)
         table.head()
-        for rival, dtype in rows:
-            shape = rival.cpu if kind == "cpu" else rival.cuda
+        for rival, shape, dtype in rows:
             progress.step(f"{rival.op} {shape_text(shape)} {dtype}")
             (ours, theirs), errors, others = measure(rival, shape, dtype)
             best = min(ours), min(theirs)
@@ -162,7 +174,7 @@ def rivals() -> Iterator[Rival]:
                 f"{name}, axis {axis}", makers.get(name, one),
                 lambda x, name=name, axis=axis: getattr(sj, name)(x, axis),
                 lambda x, name=name, axis=axis: getattr(jax.lax, name)(x, axis),
-                (512, 2048), (8192, 8192),
+                (512, 2048), (8192, 8192), (64, 4) if axis == 1 else None,
             )  # fmt: skip
 
     def rotated(x: Any) -> Any:
@@ -173,13 +185,19 @@ def rivals() -> Iterator[Rival]:
         a, b = jnp.split(wide, 2, -1)
         return jnp.concatenate([a * c - b * s, b * c + a * s], -1).astype(x.dtype)
 
-    yield Rival("rope", one, lambda x: sj.rope(x, pairing="half"), rotated, (1, 8, 512, 64), (4, 32, 4096, 128))
+    yield Rival(
+        "rope", one, lambda x: sj.rope(x, pairing="half"), rotated,
+        (1, 8, 512, 64), (4, 32, 4096, 128), (1, 2, 64, 32),
+    )  # fmt: skip
     yield from quantizations()
 
     def ends(random: Any, shape: Any) -> Any:
         return {"a": random.normal(size=shape), "b": random.normal(size=shape), "weight": random.random(shape[1:])}, {}
 
-    yield Rival("lerp", ends, sj.lerp, lambda a, b, weight: a + weight * (b - a), (1024, 1024), (8192, 8192))
+    yield Rival(
+        "lerp", ends, sj.lerp, lambda a, b, weight: a + weight * (b - a),
+        (1024, 1024), (8192, 8192), (64, 64),
+    )  # fmt: skip
 
     def indexed(random: Any, shape: Any) -> Any:
         rows, dim, *count = shape
@@ -187,11 +205,11 @@ def rivals() -> Iterator[Rival]:
 
     yield Rival(
         "embedding", indexed, sj.embedding, lambda indices, weight: weight[indices],
-        (20000, 64, 8192), (128256, 4096, 16384),
+        (20000, 64, 8192), (128256, 4096, 16384), (100, 16, 64),
     )  # fmt: skip
     yield Rival(
         "embedding bag", indexed, sj.embedding_bag, lambda indices, weight: weight[indices].sum(1),
-        (20000, 64, 1024, 8), (1048576, 128, 8192, 20),
+        (20000, 64, 1024, 8), (1048576, 128, 8192, 20), (100, 16, 32, 4),
     )  # fmt: skip
 
 
@@ -208,7 +226,8 @@ def quantizations() -> Iterator[Rival]:
 
     yield Rival(
         "dequantize", stored, lambda q, scale: sj.dequantize_per_token(q, scale),
-        lambda q, scale: q.astype(scale.dtype) * scale[:, None], (1024, 1024), (8192, 8192),
+        lambda q, scale: q.astype(scale.dtype) * scale[:, None],
+        (1024, 1024), (8192, 8192), (64, 64),
     )  # fmt: skip
 
     def scaled(random: Any, shape: Any) -> Any:
@@ -224,5 +243,5 @@ def quantizations() -> Iterator[Rival]:
 
     yield Rival(
         "fake quantize", scaled, lambda x, scale: sj.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7),
-        fake_quantized, (1024, 1024), (8192, 8192),
+        fake_quantized, (1024, 1024), (8192, 8192), (64, 64),
     )  # fmt: skip

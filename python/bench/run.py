@@ -61,7 +61,11 @@ def bench(options: argparse.Namespace) -> int:
     found, _ = cuda_devices()
     device = usable(options.device or (found[0] if found else "cpu"))
     if options.quick:
+        if options.family == "ranks":
+            print("bench ranks has no --quick.", file=sys.stderr)
+            return 2
         timing.effort = timing.QUICK
+        print("--quick: small shapes and few repetitions, so that times and ratios are rough.\n")
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
     if options.family in OTHERS:
         return OTHERS[options.family](options, device, new_csv)
@@ -100,8 +104,9 @@ def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[Case, Shape
         if options.family and options.family != case.family and not case.op.startswith(options.family):
             continue
         own = case.cpu if device == "cpu" else case.cuda
-        shapes = own and (options.shapes or own)
-        for shape in [min(shapes, key=math.prod)] if shapes and options.quick else shapes:
+        if options.quick:
+            own = tuple(sorted(own, key=math.prod)[:1])
+        for shape in own and (options.shapes or own):
             for dtype in timing.QUICK_DTYPES if options.quick else FORMATS:
                 if options.rows in f"{case.op} {case.name} {shape_text(shape)} {dtype}":
                     yield case, shape, dtype

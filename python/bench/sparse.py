@@ -22,6 +22,7 @@ SHAPES = {
     "cpu": ((100000, 64, 16384, 20), (1000, 64, 256, 20)),
     "quick": ((1000, 64, 256, 20),),
 }
+DTYPES = {"cuda": ("float32", "bfloat16"), "cpu": ("float32", "float64"), "quick": ("float32",)}
 COLUMNS = (
     "indices",
     "shape",
@@ -40,8 +41,8 @@ COLUMNS = (
 def bench_sparse(device: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
     """Print milliseconds of forward and `autograd.grad`, torch's also with `coalesce()`, and errors against float64."""
     print(f"{machine(device)}\n")
-    dtypes = ("float32", "float64") if device == "cpu" else ("float32", "bfloat16")
-    rows = list(itertools.product((uniform, zipf), SHAPES[timing.sizes(device, quick)], dtypes))
+    kind = timing.sizes(device, quick)
+    rows = list(itertools.product((uniform, zipf), SHAPES[kind], DTYPES[kind]))
     with new_csv(COLUMNS) as file, Progress("bench sparse", len(rows), quiet=quiet) as progress:
         table = Table(
             progress, indices=8, shape=22, dtype=9, ours=-9, torch=-9, coalesced=-9, ratio=-6, error=-8, torch_error=-11

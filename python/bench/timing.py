@@ -31,18 +31,21 @@ class Effort:
         least: repetitions of each contestant.
         seconds: of all repetitions of a contestant, at least.
         tries: measurements at most, as a disturbed one is repeated.
+        pause: seconds between contestants, whose threads spin for a while and keep a core busy.
     """
 
     least: int
     seconds: float
     tries: int
+    pause: float
 
     def part_of(self, rounds: int) -> int:
         """The rounds of another measurement that takes so many with FULL."""
-        return max(1, rounds * self.least // FULL.least)
+        return rounds if self is FULL else min(rounds, self.least)
 
 
-FULL, QUICK = Effort(least=25, seconds=0.05, tries=3), Effort(least=3, seconds=0.0, tries=1)
+FULL = Effort(least=25, seconds=0.05, tries=3, pause=0.005)
+QUICK = Effort(least=3, seconds=0.0, tries=1, pause=0.001)
 effort = FULL
 """Of this process; ``--quick`` sets QUICK."""
 QUICK_DTYPES = ("float32", "bfloat16")
@@ -97,13 +100,13 @@ def processor_time() -> float:
 def on_cpu(contestants: Contestants) -> Samples:
     """As many repetitions as the effort asks for; more if the calls are quick.
 
-    Blocks of calls of the contestants alternate, with a pause in between: threads that another contestant left spinning keep a
-    core busy for a while. The first two calls of a block are left out, as they find caches full of another contestant's data.
+    Blocks of calls of the contestants alternate, with a pause in between. The first two calls of a block are left out, as they
+    find caches full of another contestant's data.
     """
     samples: Samples = {name: [] for name in contestants}
     while any(len(times) < effort.least or sum(times) < effort.seconds for times in samples.values()):
         for name, calls in contestants.items():
-            time.sleep(0.005)
+            time.sleep(effort.pause)
             end, turn = time.perf_counter() + BLOCK, 0
             while turn < 5 or time.perf_counter() < end:
                 start = time.perf_counter()

@@ -74,21 +74,35 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "family",
         nargs="?",
-        help="lerp, dequantize, ...; host: a call itself; exactness: errors; growth: longer scans; "
-        "recurrence: linear recurrences; packed: packed sequences and exclusive scans; embedding: embedding bags; "
+        help="lerp, dequantize, ...; host: a call itself; exactness: errors; growth: longer scans; carries: scans in chunks; "
+        "recurrence: linear recurrences; selective: selective scans; packed: packed sequences and exclusive scans; "
+        "quantize: scales of tensors, tokens, channels, groups and blocks; embedding: embedding bags; "
         "sparse: their sparse gradients; "
         "jax: against JAX; ranks: several GPUs, under torchrun; step: whole training steps; every operation by default",
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
-    bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")
-    bench.add_argument("--shapes", type=shapes, default=(), metavar="AxB,CxD", help="these shapes instead of the table's")
+    bench.add_argument(
+        "--rows",
+        default="",
+        metavar="TEXT",
+        help="only rows whose name, shape and dtype contain TEXT, without the shape in growth; host, exactness, carries, "
+        "sparse and ranks have no choice",
+    )
+    bench.add_argument(
+        "--shapes",
+        type=shapes,
+        default=(),
+        metavar="AxB,CxD",
+        help="these shapes instead of the table's; of operations, embedding and step",
+    )
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
-    bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
+    bench.add_argument("--plot", metavar="FILE", help="draw the rows of operations or of step to FILE (png, svg or pdf)")
     bench.add_argument(
         "--quick",
         action="store_true",
-        help="a small shape alone, in float32 and perhaps bfloat16, with 3 repetitions on the CPU; a disturbed measurement is "
-        "not repeated, and torch.compile is left out",
+        help="small shapes and few dtypes, with few repetitions on the CPU, in about 10 s on 2 cores: times are rough. A "
+        "disturbed measurement is not repeated; torch.compile, the time with new outputs, and one axis of JAX's scans are "
+        "left out. Not of ranks",
     )
     bench.add_argument("--limit", type=float, metavar="SECONDS", help="of step: begin no row after so many seconds")
     bench.add_argument("--commit", metavar="NAME", help="the commit that the CSV names; by default that of the source, by git")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import gc
 import importlib.util
 import math
 from collections.abc import Iterator
@@ -108,6 +109,11 @@ def test_given_shapes() -> None:
     chosen = [(case.name, size.shape) for case, size in run.rows(options("--shapes", "3x5", "--rows", "cum"), "cpu")]
     assert ("cumsum, dim 1", (3, 5)) in chosen
     assert {shape for _, shape in chosen} == {(3, 5)}
+
+
+def test_given_shapes_of_quick() -> None:
+    """Alone finds shapes that --quick replaces by its own."""
+    assert {size.shape for _, size in run.rows(options("--quick", "--shapes", "3x5"), "cpu")} == {(3, 5)}
 
 
 def test_quick_is_never_compiled_and_the_same_everywhere() -> None:
@@ -221,6 +227,19 @@ def test_a_step_is_closed() -> None:
     step.close = lambda: closed.append(True)
     run.measured(StepCase("doubled", lambda *_: step, SIZE, (SIZE,), ()), SIZE, "cpu")
     assert closed == [True]
+
+
+def test_a_row_freezes_older_objects() -> None:
+    """Alone finds collections of all modules in each row, which take most of a quick run, and objects that stay frozen."""
+    before, counts = gc.get_freeze_count(), list[int]()
+
+    def make(*_: Any) -> Step:
+        counts.append(gc.get_freeze_count())
+        return step_of()
+
+    run.measured(StepCase("doubled", make, SIZE, (SIZE,), ()), SIZE, "cpu")
+    assert counts[0] > 10_000
+    assert gc.get_freeze_count() == before == 0
 
 
 def test_a_failing_rival() -> None:

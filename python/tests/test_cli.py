@@ -20,6 +20,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -41,8 +42,10 @@ from sternway.bench import (
     timing,
     updates,
 )
+from sternway.bench import jax as against_jax
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
+from sternway.bench.step import run as step_run
 from sternway.bench.step.check import WrongResultError
 from support import FLOATS, name_of
 
@@ -113,27 +116,77 @@ def test_bench_of_given_shapes() -> None:
     options = Namespace(family="scan", rows="cummin, dim 0", shapes=shapes("33x65,64x129x3"), quick=False)
     found = Counter(shape for _, shape, _ in run.rows(options, "cpu"))
     assert found == dict.fromkeys(options.shapes, 2 * len(FLOATS)), "the operation and its gradient"
+    options.quick = True
+    found = Counter(shape for _, shape, _ in run.rows(options, "cpu"))
+    assert found == dict.fromkeys(options.shapes, 2 * len(timing.QUICK_DTYPES))
 
 
-@pytest.mark.parametrize(
-    "family", [None, "embedding", "carries", "growth", "packed", "quantize", "recurrence", "selective", "sparse"]
-)
-def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone finds a family whose --quick has more than its smallest size, which takes minutes."""
+MODULES: dict[str | None, ModuleType] = {
+    None: run, "carries": carries, "embedding": embedding, "exactness": exactness, "growth": growth, "jax": against_jax,
+    "packed": packed, "quantize": quantize, "recurrence": recurrence, "selective": selective, "sparse": sparse,
+    "step": step_run,
+}  # fmt: skip
+"""The modules of the families that --quick gives fewer rows, or smaller ones."""
+
+
+@pytest.mark.parametrize("family", MODULES)
+def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a family whose --quick has more than its smallest size, which takes minutes, or does not say so."""
+    if family == "jax":
+        pytest.importorskip("jax", reason="JAX is not installed")
     row_counts = list[int]()
 
     def count(_: str, total: int, *, quiet: bool) -> Progress:
         row_counts.append(total)
         raise KeyboardInterrupt  # nothing is measured
 
-    for module in (run, embedding, carries, growth, packed, quantize, recurrence, selective, sparse):
-        monkeypatch.setattr(module, "Progress", count)
+    monkeypatch.setattr(MODULES[family], "Progress", count)
     monkeypatch.setattr(timing, "effort", timing.FULL)
     for arguments in ((), ("--quick",)):
         chosen = ["bench", *([family] if family else []), "--device", "cpu", "--quiet", *arguments]
         assert command_line(chosen) == 130
         assert timing.effort is (timing.QUICK if arguments else timing.FULL)
+        assert capsys.readouterr().out.startswith("--quick: ") == bool(arguments)
     assert row_counts[1] < row_counts[0] or family == "quantize"  # which has one shape, and a smaller one
+
+
+def test_bench_quick_of_jax(tmp_path: Path, quick: None) -> None:
+    """Alone finds an operation that `bench jax --quick` leaves out, or gives a shape that takes long to compile."""
+    pytest.importorskip("jax", reason="JAX is not installed")
+    rivals = list(against_jax.rivals())
+    small = [rival for rival in rivals if rival.quick]
+    assert [rival.op for rival in small] == [rival.op for rival in rivals if not rival.op.endswith("axis 0")]
+    assert all(max(rival.quick or ()) <= 100 for rival in small)
+    assert all((rival.quick or ())[1] <= 4 for rival in small if rival.op.startswith("cum"))
+    new_csv = functools.partial(report.Csv, str(tmp_path / "a.csv"), "cpu", "abc1234")
+    assert against_jax.bench_jax("cpu", "cumsum, axis 0", new_csv, quiet=True, quick=True) == 2
+    assert against_jax.bench_jax("cpu", "cumsum, axis 1 64x4 float32", new_csv, quiet=True, quick=True) == 0
+    [row] = csv.DictReader((tmp_path / "a.csv").read_text().splitlines()[1:])
+    assert float(row["error"]) < 1
+
+
+def test_repetitions_of_bench_quick(quick: None) -> None:
+    """Alone finds a measurement that repeats each call more often than three times in a quick run."""
+    count = [0]
+
+    def call() -> None:
+        count[0] += 1
+
+    timing.host({"a": call}, lambda: None, batches=60, number=10)
+    assert count[0] == 1 + 3 * 10
+    assert timing.FULL.part_of(60) == 60
+
+
+def test_bench_quick_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a benchmark that ignores --quick."""
+    assert command_line(["bench", "ranks", "--device", "cpu", "--quick"]) == 2
+    assert capsys.readouterr().err == "bench ranks has no --quick.\n"
+
+
+def test_help_of_bench_names_every_family() -> None:
+    """Alone finds a benchmark that the list of families does not have."""
+    text = " ".join(sternway_command("bench", "--help").split())
+    assert [name for name in run.OTHERS if f"{name}: " not in text] == []
 
 
 def test_output_of_the_demo_does_not_wait() -> None:

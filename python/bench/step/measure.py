@@ -20,7 +20,6 @@ FEWEST = 3  # of calls that take longer than PATIENT seconds for 10 repetitions
 SECONDS, LONGEST = 0.4, 3.0  # for the repetitions of all calls of a row: enough after the first, not more than the second
 BATCH = 1e-3  # seconds that a sample lasts at least: it repeats a quick call, at most 20 times
 EVENTS = 5  # repetitions of the device's time
-PAUSE = 0.005  # seconds between contestants on the CPU, whose threads spin for a while
 SMALLEST = 1 << 20  # bytes of memory on the CPU; less is not distinguishable from the pages that a process takes anyway
 
 
@@ -52,7 +51,7 @@ def measure(calls: Mapping[str, Call], device: str) -> dict[str, Times]:
 
     def before(call: Call) -> None:
         if device == "cpu":
-            time.sleep(PAUSE)
+            time.sleep(timing.effort.pause)
             if number > 1:
                 call()  # threads and caches are as this contestant leaves them
 

@@ -60,11 +60,11 @@ def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[StepCase, S
     """The steps and sizes that the options choose."""
     for case in CASES:
         sizes = case.cpu if device == "cpu" else case.cuda
-        if options.quick:
-            sizes = (case.quick,)
-        elif options.shapes:
+        if options.shapes:
             fitting = [shape for shape in options.shapes if len(shape) == len(case.quick.shape)]
             sizes = tuple(dataclasses.replace(case.quick, shape=shape) for shape in fitting)
+        elif options.quick:
+            sizes = (case.quick,)
         for size in sizes:
             if options.rows in f"{case.name} {shape_text(size.shape)} {size.dtype}":
                 yield case, size
@@ -74,6 +74,7 @@ def measured(case: StepCase, size: Size, device: str) -> Row:
     """A row. An error becomes the note of the row, so that the other rows are measured all the same."""
     if reason := case.missing():
         return Row.without_times(case.name, size, device, left_out=reason)
+    gc.freeze()  # the row's collections skip older objects, hundreds of thousands of which belong to modules
     step: Step | None = None
     try:
         step = case.make(device, size)
@@ -85,6 +86,7 @@ def measured(case: StepCase, size: Size, device: str) -> Row:
             step.close()
         del step
         release(device)
+        gc.unfreeze()
 
 
 def timed(name: str, step: Step, size: Size, device: str) -> Row:
