@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPES = tuple(runpy.run_path(str(Path(__file__).resolve().parent.parent / "python/sternway/_dtypes.py"))["ACCUMULATORS"])
+PACKAGE = Path(__file__).resolve().parent.parent / "python/sternway"
+DTYPES = tuple(runpy.run_path(str(PACKAGE / "_dtypes.py"))["ACCUMULATORS"])
+KINDS = tuple(runpy.run_path(str(PACKAGE / "_kinds.py"))["KINDS"])  # the scans
 Row = dict[str, str]
 
 
@@ -59,6 +61,12 @@ class Results:
 def machine(file: File) -> str:
     """The card, or the processor with its threads."""
     return re.split(r", (?:CUDA|torch)", file.machine)[0]
+
+
+def versions(file: File) -> str:
+    """The machine and the version of PyTorch: NVIDIA H200 with PyTorch 2.11."""
+    [torch] = re.findall(r", torch (\d+\.\d+)", file.machine)
+    return f"{machine(file).partition(',')[0]} with PyTorch {torch}"
 
 
 SHAPES = {

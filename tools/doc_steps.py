@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from doc_results import File, Gains, Results, Row, duration, filled, folded, gain_text, machine, shape_text, table, times
+from doc_results import (
+    KINDS,
+    File,
+    Gains,
+    Results,
+    Row,
+    duration,
+    filled,
+    folded,
+    gain_text,
+    shape_text,
+    table,
+    times,
+    versions,
+)
 
 GPU, CPU, MAMBA = "step_h200.csv", "step_cpu.csv", "step_mamba_h200.csv"
 LEARNING = ("step_learning_h200.csv", "step_learning_cpu.csv")  # tables that learn in the backward
@@ -18,9 +32,11 @@ HIGHLIGHTS = (
      GPU, OURS, "Llama, 6 layers", "2x4096x2048", "bfloat16"),
     ("Mamba with `st.patch_recurrence`", "2 layers, 2 x 1024 tokens, width 1024, bfloat16; PyTorch: the loop of transformers",
      MAMBA, OURS, "Mamba, 2 layers", "2x1024x1024", "bfloat16"),
-    ("recommender, `st.EmbeddingBags`, SGD", "8 tables of 10^6 x 128, batch 8192, 20 indices a bag, float32",
+    ("recommender, `st.EmbeddingBags`, SGD",
+     "8 tables of 10^6 x 128, batch 8192, 20 indices a bag, float32; PyTorch: 8 modules",
      LEARNING[0], TOGETHER, "learning tables, sgd", "8x1000000x128x8192x20", "float32"),
-    ("recommender, `st.EmbeddingBags`, Adagrad", "100 tables of 10^5 x 64, batch 2048, 10 indices a bag, float32",
+    ("recommender, `st.EmbeddingBags`, Adagrad",
+     "100 tables of 10^5 x 64, batch 2048, 10 indices a bag, float32; PyTorch: 100 modules",
      LEARNING[0], TOGETHER, "learning tables, adagrad", "100x100000x64x2048x10", "float32"),
     ("embedding of a language model", "151936 x 4096, 32768 tokens, bfloat16",
      GPU, OURS, "embedding", "151936x4096x32768", "bfloat16"),
@@ -68,6 +84,10 @@ class Step:
                         yield f"{contestant}{title}", times(gain)
                         break
 
+    def is_scan(self) -> bool:
+        """Whether the step is the forward and the backward of one scan, and no model."""
+        return self.name.startswith(KINDS)
+
     def described(self) -> str:
         """The step in words."""
         return f"{self.name}, {shape_text(self.shape)}, {self.dtype}"
@@ -93,18 +113,18 @@ def highlights(results: Results) -> list[tuple[str, str, Step, str]]:
 
 def readme(results: Results) -> str:
     """The table of some steps in README.md."""
-    head = ["training step", "size", "PyTorch", "sternway", "times faster"]
-    lines = [[name, scale, text(step.time(TORCH)), text(step.time(ours)), gain(step, ours=ours)]
+    head = ["training step", "size", "PyTorch", "`torch.compile`", "sternway", "times faster than PyTorch"]
+    lines = [[name, scale, *(text(step.time(who)) for who in (TORCH, COMPILE, ours)), gain(step, ours=ours)]
              for name, scale, step, ours in highlights(results)]  # fmt: skip
     return f"""\
-Forward and backward of training steps on one {machine(results.file(GPU))}, PyTorch and sternway in turn. A time is a median.
+Forward and backward of training steps on one {versions(results.file(GPU))}, the contestants in turn. A time is a median.
 
 {table(head, lines, align=False)}"""
 
 
-def gains(file: File, ours: str = OURS) -> Gains:
-    """The gains over torch of the steps of a file, by name."""
-    return [(gain, step.name) for step in steps(file) if (gain := step.gain(ours=ours))]
+def gains(file: File, ours: str = OURS, *, of_scans: bool = False) -> Gains:
+    """The gains over torch of the steps of a file, by name: of those of one scan, or of the others."""
+    return [(gain, step.name) for step in steps(file) if step.is_scan() == of_scans and (gain := step.gain(ours=ours))]
 
 
 def written(name: str) -> Callable[[Results], str]:
@@ -119,8 +139,11 @@ def written(name: str) -> Callable[[Results], str]:
 
 
 def summary(found: list[Step]) -> str:
-    """A sentence about the gain over torch of the steps that were measured."""
-    return gain_text("Steps", ((gain, step.described()) for step in found if (gain := step.gain())))
+    """Sentences about the gain over torch of the steps that were measured."""
+    measured = [(step.is_scan(), gain, step.described()) for step in found if (gain := step.gain())]
+    groups = {"Steps of models, losses, embeddings and `lerp`": False, "Steps of one scan": True}
+    rows = {subject: [row for is_scan, *row in measured if is_scan == wanted] for subject, wanted in groups.items()}
+    return " ".join(gain_text(subject, map(tuple, chosen)) for subject, chosen in rows.items() if chosen)
 
 
 def together(found: list[Step]) -> str:

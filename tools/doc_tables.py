@@ -25,6 +25,7 @@ from doc_results import (
     share,
     table,
     times,
+    versions,
 )
 
 NAMES = {
@@ -74,20 +75,28 @@ def without_scans(file: File) -> list[Row]:
 
 def readme_speed(results: Results) -> str:
     """The region of README.md on speed and exactness."""
-    return "\n\n".join([doc_steps.readme(results), overview(results, align=False), exactness(results)])
+    return "\n\n".join([doc_steps.readme(results), machines(results), overview(results, align=False), exactness(results)])
+
+
+def machines(results: Results) -> str:
+    """A sentence about the machines of the overview."""
+    gpu, cpu = (versions(results.file(name)) for name in (doc_steps.GPU, doc_steps.CPU))
+    return f"All rows that were measured, small shapes included, on the {gpu}, and on 2 cores of an {cpu}:"
 
 
 def overview(results: Results, *, align: bool = True) -> str:
     """A row for each benchmark: the gains of all its rows."""
-    learning, cpu = results.file(doc_steps.LEARNING[0]), [row for name in CPU for row in results.file(name).rows]
+    gpu, cpu, learning = (results.file(name) for name in (doc_steps.GPU, doc_steps.CPU, doc_steps.LEARNING[0]))
     rows = [
-        gain_cells("whole steps", doc_steps.gains(results.file(doc_steps.GPU))),
+        gain_cells("steps of models, losses, embeddings and `lerp`", doc_steps.gains(gpu)),
+        gain_cells("steps of one scan", doc_steps.gains(gpu, of_scans=True)),
         gain_cells("tables updated in the backward, in `st.EmbeddingBags`", doc_steps.gains(learning, doc_steps.TOGETHER)),
         gain_cells("tables updated in the backward, `st.EmbeddingBag` for each", doc_steps.gains(learning)),
         gain_cells("backward of scans", named(results.file("h200_scan.csv").rows)),
         gain_cells("backward of other operations", named(without_scans(results.file("h200.csv")))),
-        gain_cells("whole steps, on 2 cores of a CPU", doc_steps.gains(results.file(doc_steps.CPU))),
-        gain_cells("single operations, on 2 cores of a CPU", named(cpu)),
+        gain_cells("CPU: steps of models, losses, embeddings and `lerp`", doc_steps.gains(cpu)),
+        gain_cells("CPU: steps of one scan", doc_steps.gains(cpu, of_scans=True)),
+        gain_cells("CPU: single operations", named(row for name in CPU for row in results.file(name).rows)),
     ]
     head = ["all rows of a benchmark", "rows", "times faster, median", "geometric mean", "slowest row"]
     return table(head, rows, align=align)
@@ -101,11 +110,11 @@ def exactness(results: Results) -> str:
     middle, less = times(statistics.median(ratios)).rstrip("x"), sum(ratio < 1 for ratio in ratios)
     return (
         f"Exactness: in the median of {len(ratios)} results in float32, float16 and bfloat16, PyTorch's error against float64 "
-        f"is {middle} times ours; it is the smaller one in {less}."
+        f"is {middle} times ours; in {less} results PyTorch's is the smaller one."
     )
 
 
-def named(rows: list[Row]) -> Gains:
+def named(rows: Iterable[Row]) -> Gains:
     """The gains over torch of some rows, by operation."""
     return [(float(row["ratio"]), operation(row)) for row in rows]
 
