@@ -113,7 +113,9 @@ def broadcast(op: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tu
     pairs = itertools.zip_longest(reversed(a_shape), reversed(b_shape), fillvalue=1)
     extents = [(m if n == 1 else n, m == n or 1 in (m, n)) for m, n in pairs]
     if not all(fits for _, fits in extents):
-        raise errors.make("invalid_problem", op, "b", f"of a shape that broadcasts with a, {list(a_shape)}", str(list(b_shape)))
+        wanted = f"of a shape that broadcasts with a, {list(a_shape)}"
+        hint = "" if len(a_shape) == len(b_shape) else "the last dimensions of both meet; x[:, None] adds one"
+        raise errors.make("invalid_problem", op, "b", wanted, str(list(b_shape)), hint)
     return tuple(extent for extent, _ in reversed(extents))
 
 

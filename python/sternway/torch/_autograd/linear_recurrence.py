@@ -32,7 +32,7 @@ OPERANDS = {"dtype": "b", "shape": "the broadcast shape", "a_shape": "a", "b_sha
 
 
 def _fields(
-    shape: torch.Size, a: Tensor, b_shape: Any, dim: int, reverse: bool, initial_state: Tensor | None,
+    shape: tuple[int, ...], a: Tensor, b_shape: Any, dim: int, reverse: bool, initial_state: Tensor | None,
     cu_seqlens: Tensor | None, dtype: torch.dtype,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The fields of the descriptor of a problem."""
@@ -278,7 +278,7 @@ def select_or_raise(
         require_strided(_NAME, a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
         require(_NAME, _probed(max(a.dim(), b.dim()), b.dtype, device_to_ask(b)))
         return
-    shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
+    shape = broadcast(_NAME, tuple(a.shape), tuple(b.shape))
     fields = _fields(shape, a, b.shape, dim, reverse, initial_state, cu_seqlens, b.dtype)
     device = device_name(b.device)
     linear_plan(fields, device)

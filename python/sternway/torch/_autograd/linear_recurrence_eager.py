@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._arrays import device_name, dtype_name
-from ..._linear_recurrence import LinearRecurrencePlan, final_dtype, linear_plan, state_shape
+from ..._linear_recurrence import LinearRecurrencePlan, broadcast, final_dtype, linear_plan, state_shape
 from ..._linear_recurrence_backward import LinearRecurrenceBackwardPlan, linear_backward_plan
 from .calls import empty_gradient
 from .eager import apply_in_c, is_eager, is_plain, needs_no_graph, run_forward
@@ -44,9 +44,9 @@ def _steps(
         bounds: the shape of cu_seqlens, or None.
 
     Raises:
-        Error, RuntimeError: there is no plan, or the shapes do not broadcast.
+        Error: there is no plan, or the shapes do not broadcast.
     """
-    shape = torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
+    shape = torch.Size(broadcast("linear_recurrence", a, b))  # torch.broadcast_shapes imports sympy, half a second
     if a_dtype != dtype and not is_wide_number(len(a), a_dtype, dtype):
         return None
     if bounds is not None and (len(bounds) != 1 or not bounds[0]):
