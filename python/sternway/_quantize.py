@@ -48,11 +48,14 @@ def require_blocks(op: str, operand: str, shape: Sequence[int], scale: Sequence[
     """
     if is_blocks(shape, scale):
         return
+    hint = ""
     if len(scale) != len(shape):
         wanted = f"of rank {len(shape)}, as {operand}, or of rank 0"
+        if len(shape) == 2 and tuple(scale) == tuple(shape[:1]):
+            hint = "scale[:, None] has a number for each row"
     else:
         wanted = f"of extents that divide those of {operand} ({list(shape)})"
-    raise errors.make("invalid_problem", op, "scale", wanted, str(list(scale)))
+    raise errors.make("invalid_problem", op, "scale", wanted, str(list(scale)), hint)
 
 
 def extents_of(shape: Sequence[int], value: Sequence[int]) -> tuple[int, ...]:

@@ -386,7 +386,7 @@ SCALES = {
     "scale must be of extents that divide those of {x} ([4, 6]), got [4, 4]": (torch.ones(4, 4), None),
     "scale must be of extents that divide those of {x} ([4, 6]), got [8, 6]": (torch.ones(8, 6), None),
     "scale must be of extents that divide those of {x} ([4, 6]), got [0, 6]": (torch.ones(0, 6), None),
-    "scale must be of rank 2, as {x}, or of rank 0, got [4]": (torch.ones(4), None),
+    "scale must be of rank 2, as {x}, or of rank 0, got [4]; scale[:, None] has a number for each row": (torch.ones(4), None),
     "scale must be of rank 2, as {x}, or of rank 0, got [1, 4, 6]": (torch.ones(1, 4, 6), None),
 }
 
@@ -534,7 +534,11 @@ OTHER = torch.ones(4, 3)
         (lambda: sw.dequantize_backward(X, X, qdtype="int16"), UNSUPPORTED, f"dequantize_backward: {OF_QDTYPE} int16"),
         (lambda: sw.fake_quantize(X, X, quant_min=3, quant_max=2), INVALID, f"fake_quantize: {ORDER} = 2, got 3"),
         (lambda: st.fake_quantize(X, X, quant_min=3, quant_max=2), INVALID, f"st.fake_quantize: {ORDER}, got 3 and 2"),
-        (lambda: st.fake_quantize(X, 0.5, **BOUNDS), TypeError, "st.fake_quantize: scale must be a torch.Tensor, got float"),
+        (
+            lambda: st.fake_quantize(X, 0.5, **BOUNDS),
+            TypeError,
+            "st.fake_quantize: scale must be a torch.Tensor, got float; torch.tensor(0.5) is one",
+        ),
     ],
 )
 def test_wrong_operands(call: Callable[[], Any], error: type[Exception], text: str) -> None:

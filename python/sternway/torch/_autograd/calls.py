@@ -21,7 +21,8 @@ def require_tensors(name: str, **operands: Any) -> None:
     """Raise TypeError if an operand of a drop-in is no tensor, before any of its attributes is read."""
     for operand, x in operands.items():
         if not isinstance(x, Tensor):
-            raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__)
+            hint = f"torch.tensor({x}) is one" if type(x) in (int, float) else ""
+            raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__, hint)
 
 
 def require_order(name: str, input: Tensor, weight: Tensor) -> None:
