@@ -146,7 +146,9 @@ def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch, capsys
         chosen = ["bench", *([family] if family else []), "--device", "cpu", "--quiet", *arguments]
         assert command_line(chosen) == 130
         assert timing.effort is (timing.QUICK if arguments else timing.FULL)
-        assert capsys.readouterr().out.startswith("--quick: ") == bool(arguments)
+        text = capsys.readouterr().out
+        assert text.startswith("--quick: ") == ("Without --quick" in text) == bool(arguments)
+        assert ("outweighs the work" in text) == (family == "step" and bool(arguments))
     assert row_counts[1] < row_counts[0] or family == "quantize"  # which has one shape, and a smaller one
 
 
@@ -477,6 +479,33 @@ def test_commands_with_progress_can_be_quiet(command: str) -> None:
 @pytest.mark.parametrize("family", ["scan", "growth", "recurrence", "packed", "selective"])
 def test_bench_of_no_row(family: str) -> None:
     assert "No such row" in sternway_command("bench", family, "--device", "cpu", "--rows", "nonsense", code=2)
+
+
+def test_bench_of_no_family(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a wrong family that is told as a row that does not exist, or without the families that there are."""
+    assert command_line(["bench", "foo", "--device", "cpu", "--quick"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("There is no family 'foo'. Families: ")
+    named = set(re.findall(r"\w+", said.err.partition("Families: ")[2]))
+    assert named == {*run.OTHERS, *(case.family for case in CASES)}
+
+
+def test_summary_of_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a summary whose median is the mean, or whose slowest row is another one."""
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(Row))
+    report.summary([Row(**{**fields, "ratio": ratio}) for ratio in (4.0, 1.0, 0.5, 0.5)])  # type: ignore[arg-type]
+    assert capsys.readouterr().out == (
+        "\n4 rows; torch takes 0.75 times as long in the median, 1.00 times in the geometric mean, "
+        "and in the slowest row 0.50 times.\n"
+    )
+
+
+@pytest.mark.parametrize("family", ["step", "embedding"])
+def test_bench_of_sparse_optimizers_is_silent(family: str) -> None:
+    """Alone finds torch's warning of memory errors, which valid sparse gradients do not have."""
+    chosen = "rowwise_adagrad" if family == "step" else "rowwise_adagrad 10000x64x2048x10 float32"
+    sternway_command("bench", family, "--device", "cpu", "--quick", "--rows", chosen, "--quiet", errors="")
 
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("info", "--nonsense"), ("bench", "--shapes", "8x")])
