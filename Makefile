@@ -180,9 +180,12 @@ $(sort $(WHEEL) $(DEMO_WHEEL) $(DEV_WHEEL)): $(SOURCES) | $(VENV)/.base
 		|| { cat dist/build.log; exit 1; }
 	touch $@ $(if $(filter-out $@,$(DEMO_WHEEL)),$(DEMO_WHEEL)) $(if $(filter $@,$(WHEEL)),$(DEV_WHEEL))  # which it serves, too
 
+# The second command installs the requirements: pip says of the wheel itself that it is there already.
 define install
 	$(PY) -m pip install --quiet --no-deps --force-reinstall dist/*.whl
-	$(PY) -m pip install "$$(ls dist/*.whl)[$(1)]" | sed -u '/^Requirement already satisfied/d'
+	$(PY) -m pip install "$$(ls dist/*.whl)[$(1)]" | sed -u -e '/^Requirement already satisfied/d' \
+		-e '/is already installed with the same version/d' \
+		-e 's/^Installing collected packages.*/&\nthis may take a minute/'
 endef
 
 $(VENV)/.demo: $(DEMO_WHEEL)

@@ -110,6 +110,7 @@ class Measured(NamedTuple):
     others: float
 
 
+@updates.without_sparse_warning()
 def measure(operation: str, shape: Shape, dtype: str, device: str) -> Measured:
     """Check an operation, then time it.
 

@@ -136,8 +136,11 @@ def summary(rows: Sequence[Row]) -> None:
     """Say how all rows compare with torch."""
     if rows:
         ratios = [row.ratio for row in rows]
-        mean = statistics.geometric_mean(ratios)
-        print(f"\n{len(rows)} rows; torch takes {mean:.2f} times as long (geometric mean), at least {min(ratios):.2f}.")
+        median, mean = statistics.median(ratios), statistics.geometric_mean(ratios)
+        print(
+            f"\n{len(rows)} rows; torch takes {median:.2f} times as long in the median, {mean:.2f} times in the geometric "
+            f"mean, and in the slowest row {min(ratios):.2f} times."
+        )
 
 
 def plot(rows: Sequence[Row], path: str, device: str) -> None:

@@ -53,26 +53,32 @@ OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
 }
 """The benchmarks that measure no rows of the table of cases."""
 
+FAMILIES = tuple(dict.fromkeys([*(case.family for case in CASES), *OTHERS]))
+"""All that ``bench FAMILY`` measures. The start of an operation's name chooses rows of a family."""
+
 
 def bench(options: argparse.Namespace) -> int:
     """Run the rows that the options choose."""
     import torch
 
+    family = options.family or ""
+    if family not in OTHERS and not any(is_in_family(case, family) for case in CASES):
+        print(f"There is no family {family!r}. Families: {', '.join(FAMILIES)}.", file=sys.stderr)
+        return 2
     found, _ = cuda_devices()
     device = usable(options.device or (found[0] if found else "cpu"))
     if options.quick:
-        if options.family == "ranks":
+        if family == "ranks":
             print("bench ranks has no --quick.", file=sys.stderr)
             return 2
         timing.effort = timing.QUICK
-        print("--quick: small shapes and few repetitions, so that times and ratios are rough.\n")
+        print(about_quick(family))
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
-    if options.family in OTHERS:
-        return OTHERS[options.family](options, device, new_csv)
+    if family in OTHERS:
+        return OTHERS[family](options, device, new_csv)
     chosen = list(rows(options, device))
     if not chosen:
-        families = ", ".join(dict.fromkeys([*(case.family for case in CASES), *OTHERS]))
-        print(f"No such row. Families: {families}; see --rows.", file=sys.stderr)
+        print("No such row; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
     done, wrong = [], 0
@@ -98,10 +104,27 @@ def bench(options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
+def is_in_family(case: Case, family: str) -> bool:
+    """Whether `bench FAMILY` measures a case; an empty family has all."""
+    return family in ("", case.family) or case.op.startswith(family)
+
+
+def about_quick(family: str) -> str:
+    """How to read the times of a quick run, and the way to those of the documents."""
+    if family == "step":
+        shapes = "shapes are so small that the cost of a call outweighs the work"
+    else:
+        shapes = "shapes are the smallest, in which the cost of a call weighs most"
+    return (
+        f"--quick: {shapes}, and repetitions are few, so that times and ratios are rough.\n"
+        "Without --quick the shapes of docs/performance.md are measured.\n"
+    )
+
+
 def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[Case, Shape, str]]:
     """Cases, shapes and dtypes that the options choose."""
     for case in CASES:
-        if options.family and options.family != case.family and not case.op.startswith(options.family):
+        if not is_in_family(case, options.family or ""):
             continue
         own = case.cpu if device == "cpu" else case.cuda
         if options.quick:

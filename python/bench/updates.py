@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 RULES = ("sgd", "rowwise_adagrad", "adagrad", "adam")
@@ -27,6 +29,14 @@ def by_torch(rule: str, tables: Sequence[Any]) -> Any:
 
     kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "adam": torch.optim.SparseAdam}
     return kinds[of_torch(rule)](tables, lr=RATES[rule], **options(rule))
+
+
+@contextlib.contextmanager
+def without_sparse_warning() -> Iterator[None]:
+    """Hide torch's warning of sparse tensors that nothing checks, which its own Adagrad makes from valid indices."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled", UserWarning)
+        yield
 
 
 def first_update(rule: str, weight: Any, gradient: Any) -> Any:

@@ -106,8 +106,9 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--limit", type=float, metavar="SECONDS", help="of step: begin no row after so many seconds")
     bench.add_argument("--commit", metavar="NAME", help="the commit that the CSV names; by default that of the source, by git")
-    for long in (selftest, demo, bench):
-        long.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    selftest.add_argument("--quiet", action="store_true", help="only the rows that fail, and the summary; no progress")
+    for long in (demo, bench):
+        long.add_argument("--quiet", action="store_true", help="no progress on standard error; the table stays")
     return top
 
 

@@ -20,6 +20,10 @@ __all__ = ["get_num_threads", "info", "set_num_threads"]
 log = logging.getLogger("sternway")
 log_runs = False
 
+VALUES = {"STERNWAY_BACKEND": ("cpu",), "STERNWAY_CHECK": ("0", "1"), "STERNWAY_LOG": ("info", "debug")}
+"""The values that variables of the environment may have; an empty one is as if it were not set."""
+THREAD_COUNTS = ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS")
+
 
 def is_checking() -> bool:
     """Whether STERNWAY_CHECK=1 asks for checks that read values on a GPU, and so wait for it."""
@@ -34,21 +38,25 @@ def load() -> Any:
 
     if is_checking():
         library.pybind_SetCheck(1)
-    level = os.environ.get("STERNWAY_LOG", "").upper()
-    if level in ("INFO", "DEBUG"):
-        log.setLevel(level)
-        log_runs = level == "DEBUG"
+    level = os.environ.get("STERNWAY_LOG", "").lower()
+    if level in VALUES["STERNWAY_LOG"]:
+        log.setLevel(level.upper())
+        log_runs = level == "debug"
         if not logging.getLogger().handlers and not log.handlers:
             log.addHandler(logging.StreamHandler())
-    _warn_of_ignored_numbers()
+    _warn_of_ignored_values()
     os.register_at_fork(after_in_child=_after_fork)
     run = library.pybind_Run
     return library
 
 
-def _warn_of_ignored_numbers() -> None:
-    """Warn of thread counts in the environment that the native library ignores: it has no log of its own."""
-    for variable in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
+def _warn_of_ignored_values() -> None:
+    """Warn of values in the environment that are ignored, by the native library too: it has no log of its own."""
+    for variable, allowed in VALUES.items():
+        text = os.environ.get(variable, "")
+        if text and (text.lower() if variable == "STERNWAY_LOG" else text) not in allowed:
+            log.warning("%s=%r is ignored: it must be %s", variable, text, " or ".join(allowed))
+    for variable in THREAD_COUNTS:
         text = os.environ.get(variable, "").strip()
         first = text.split(",")[0].strip() if variable == "OMP_NUM_THREADS" else text  # one for each level of nesting
         if text and not (re.fullmatch(r"\+?[0-9]{1,18}", first) and 1 <= int(first) <= 65536):

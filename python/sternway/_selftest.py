@@ -20,7 +20,11 @@ SHAPES: tuple[Shape, ...] = ((67, 1031), (2, 40001))
 
 
 def selftest(device: str | None = None, *, quiet: bool = False) -> int:
-    """Print a table; quiet: without progress on standard error.
+    """Print a table and a summary.
+
+    Args:
+        device: cpu, cuda or cuda:N; None: every device.
+        quiet: print only the rows that fail, and no progress on standard error.
 
     Returns:
         the exit code: 0 if all rows passed, 1 if one failed, 2 if nothing could be tested.
@@ -28,7 +32,6 @@ def selftest(device: str | None = None, *, quiet: bool = False) -> int:
     found = list(sources(device))
     if not found:
         return 2
-    print("error: the largest against float64, in units in the last place of the largest element of its row\n")
     rows = [
         (case, source, shape, dtype, where)
         for where, source, dtypes in found
@@ -37,30 +40,43 @@ def selftest(device: str | None = None, *, quiet: bool = False) -> int:
         for dtype in dtypes
         for shape in SHAPES
     ]
-    failures = 0
+    failures = shown = 0
     with Progress("selftest", len(rows), quiet=quiet) as progress:
         table = Table(progress, op=32, outputs=24, dtype=8, device=6, shape=10, error=-9, allowed=-9, result=6)
-        table.head()
         for case, source, shape, dtype, where in rows:
             said = case.op, case.name, dtype, where, shape_text(shape)
             progress.step(" ".join(said))
-            failures += not one(table, said, case, source, shape, dtype)
-    print(f"\n{len(rows) - failures} passed, {failures} failed")
+            cells, passed = one(case, source, shape, dtype)
+            failures += not passed
+            if quiet and passed:
+                continue
+            if not shown:
+                progress.clear()
+                print("error: the largest against float64, in units in the last place of the largest element of its row\n")
+                table.head()
+            shown += 1
+            table.row(*said, *cells)
+    if shown:
+        print()
+    print(f"{len(rows) - failures} passed, {failures} failed")
     return 1 if failures else 0
 
 
-def one(table: Table, said: Sequence[str], case: Case, source: Callable[[], Source], shape: Shape, dtype: str) -> bool:
-    """Run one case and print its row, with the output whose error is largest relative to the error allowed."""
+def one(case: Case, source: Callable[[], Source], shape: Shape, dtype: str) -> tuple[Sequence[str], bool]:
+    """Run one case.
+
+    Returns:
+        the cells of its row, which are of the output whose error is largest relative to the error allowed; whether it passed.
+    """
     try:
         problem = Problem(case, source(), shape, dtype)
         results, truths = problem.run(), problem.truths()
         found = [(error(results[name], truth), problem.allowed(name, truth)) for name, truth in truths.items()]
     except (errors.Error, RuntimeError) as failure:  # torch reports what a kernel did at a later call, as a RuntimeError
-        table.row(*said, "", "", f"FAILED {str(failure).partition(chr(10))[0]}")
-        return False
+        return ("", "", f"FAILED {str(failure).partition(chr(10))[0]}"), False
     worst, allowed = max(found, key=lambda pair: pair[0] / pair[1])
-    table.row(*said, f"{worst:.3g}", f"{allowed:.3g}", "ok" if worst <= allowed else "FAILED")
-    return worst <= allowed
+    passed = worst <= allowed
+    return (f"{worst:.3g}", f"{allowed:.3g}", "ok" if passed else "FAILED"), passed
 
 
 def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tuple[str, ...]]]:

@@ -51,6 +51,7 @@ from support import FLOATS, name_of
 
 import sternway
 import sternway.torch as st
+from sternway import _demo, _selftest
 from sternway.__main__ import main as command_line
 from sternway.__main__ import shapes
 from sternway._cases import CASES, NumPySource, Problem, TorchSource, Truth, error
@@ -102,13 +103,33 @@ def test_info_json() -> None:
 def test_selftest() -> None:
     """Every op and dtype against float64, in a table, under a minute."""
     start = time.monotonic()
-    text = sternway_command("selftest", "--quiet", errors="")
+    text = sternway_command("selftest")
     assert time.monotonic() - start < 60
     for family in FAMILIES:
         op, _, kind = family.op.partition("(")
         rows = [line for line in text.splitlines() if line.startswith(f"{op} ") and kind.removesuffix(")") in line]
         for dtype in FLOATS:
             assert any(name_of(dtype) in line for line in rows), f"{family.name} {dtype} is not in\n{text}"
+
+
+def test_quiet_selftest(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a quiet self-test that prints rows that passed, or hides one that failed."""
+    lerp, cumprod = (next(case for case in CASES if case.op == op) for op in ("lerp_backward", "scan_backward"))
+    monkeypatch.setattr(_selftest, "SHAPES", ((3, 5),))
+    monkeypatch.setattr(_selftest, "CASES", (lerp, dataclasses.replace(cumprod, name="wrong")))
+    allowed = Problem.allowed
+    monkeypatch.setattr(Problem, "allowed", lambda p, *a: -1.0 if p.case.name == "wrong" else allowed(p, *a))
+    before = torch.get_num_threads()
+    try:
+        code = command_line(["selftest", "--device", "cpu", "--quiet"])
+    finally:
+        torch.set_num_threads(before)
+    assert code == 1
+    said = capfd.readouterr()
+    assert said.err == ""
+    rows = [line.split() for line in said.out.splitlines() if "cpu" in line]
+    assert [(row[1], row[-1]) for row in rows] == [("wrong", "FAILED")] * len(FLOATS)
+    assert said.out.endswith(f"{len(FLOATS)} passed, {len(FLOATS)} failed\n")
 
 
 def test_bench_of_given_shapes() -> None:
@@ -146,7 +167,9 @@ def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch, capsys
         chosen = ["bench", *([family] if family else []), "--device", "cpu", "--quiet", *arguments]
         assert command_line(chosen) == 130
         assert timing.effort is (timing.QUICK if arguments else timing.FULL)
-        assert capsys.readouterr().out.startswith("--quick: ") == bool(arguments)
+        text = capsys.readouterr().out
+        assert text.startswith("--quick: ") == ("Without --quick" in text) == bool(arguments)
+        assert ("outweighs the work" in text) == (family == "step" and bool(arguments))
     assert row_counts[1] < row_counts[0] or family == "quantize"  # which has one shape, and a smaller one
 
 
@@ -204,6 +227,31 @@ def test_output_of_the_demo_does_not_wait() -> None:
             text += more
         demo.kill()
     assert len(text.splitlines()) < 30, text  # a buffer of 8 kB holds more
+
+
+def test_words_of_the_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds totals that come before the rows whose times are in doubt, and a large error that is not explained."""
+    monkeypatch.setattr(timing, "QUIET", -1.0)
+    monkeypatch.setattr(_demo, "CASES", [case for case in CASES if case.op == "selective_scan_backward"])
+    assert command_line(["demo", "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("during 2 of 2 rows") < text.index("Of 2 errors") < text.index("Of 2 times")
+    assert _demo.ABOUT_LARGE_ERRORS in text
+
+
+def test_cause_of_the_large_errors_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone finds that the demo names another cause of torch's errors than the one that makes them."""
+    [case] = [case for case in CASES if case.op == "selective_scan_backward" and case.demo]
+    problem = Problem(case, TorchSource("cpu"), (8, 64), "bfloat16")
+
+    def errors() -> dict[str, float]:
+        results = problem.by_torch()()
+        return {name: error(results[name], truth) for name, truth in problem.truths().items()}
+
+    assert {name for name, found in errors().items() if found > _demo.LARGE} == {"dA", "dD"}
+    silu = torch.nn.functional.silu
+    monkeypatch.setattr(torch.nn.functional, "silu", lambda z: silu(z.float()))
+    assert max(errors().values()) < 10
 
 
 def test_gradients_of_bench_host() -> None:
@@ -477,6 +525,33 @@ def test_commands_with_progress_can_be_quiet(command: str) -> None:
 @pytest.mark.parametrize("family", ["scan", "growth", "recurrence", "packed", "selective"])
 def test_bench_of_no_row(family: str) -> None:
     assert "No such row" in sternway_command("bench", family, "--device", "cpu", "--rows", "nonsense", code=2)
+
+
+def test_bench_of_no_family(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a wrong family that is told as a row that does not exist, or without the families that there are."""
+    assert command_line(["bench", "foo", "--device", "cpu", "--quick"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("There is no family 'foo'. Families: ")
+    named = set(re.findall(r"\w+", said.err.partition("Families: ")[2]))
+    assert named == {*run.OTHERS, *(case.family for case in CASES)}
+
+
+def test_summary_of_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone finds a summary whose median is the mean, or whose slowest row is another one."""
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(Row))
+    report.summary([Row(**{**fields, "ratio": ratio}) for ratio in (4.0, 1.0, 0.5, 0.5)])  # type: ignore[arg-type]
+    assert capsys.readouterr().out == (
+        "\n4 rows; torch takes 0.75 times as long in the median, 1.00 times in the geometric mean, "
+        "and in the slowest row 0.50 times.\n"
+    )
+
+
+@pytest.mark.parametrize("family", ["step", "embedding"])
+def test_bench_of_sparse_optimizers_is_silent(family: str) -> None:
+    """Alone finds torch's warning of memory errors, which valid sparse gradients do not have."""
+    chosen = "rowwise_adagrad" if family == "step" else "rowwise_adagrad 10000x64x2048x10 float32"
+    sternway_command("bench", family, "--device", "cpu", "--quick", "--rows", chosen, "--quiet", errors="")
 
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("info", "--nonsense"), ("bench", "--shapes", "8x")])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import textwrap
 import types
+from pathlib import Path
 
 import pytest
 from interpreter import LIBRARY, RUN, SELECT, python
 
 import sternway
+from sternway import _library
 
 pytestmark = pytest.mark.alone
 
@@ -108,6 +111,34 @@ print(json.dumps(seen))
         assert any("lerp" in text for _, text in seen)
     if level == "info":
         assert not any(name == "DEBUG" for name, _ in seen)
+
+
+def test_values_of_the_environment_that_are_not_known() -> None:
+    """Alone finds a variable that the package reads and whose mistyped value is dropped without a warning."""
+    source = "".join(path.read_text() for path in Path(sternway.__file__).parent.rglob("*.py"))
+    read = set(re.findall(r"""environ(?:\.get\(|\[)"(STERNWAY_\w+)""", source))
+    assert read == _library.VALUES.keys()
+    variables = [*_library.VALUES, *_library.THREAD_COUNTS]
+    done = python(RUN + "run()", **dict.fromkeys(variables, "loud"))
+    said = done.stderr.splitlines()
+    assert [line.partition(" is ignored: it must be ")[0] for line in said] == [f"{name}='loud'" for name in variables]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"STERNWAY_BACKEND": "cpu", "STERNWAY_CHECK": "0"}, dict.fromkeys(_library.VALUES, ""), {"STERNWAY_CHECK": "1"}],
+)
+def test_values_of_the_environment_that_are_known(values: dict[str, str]) -> None:
+    """Alone finds a warning of a value that is heeded, or of an empty one."""
+    assert python(RUN + "run()", **values).stderr == ""
+
+
+def test_log_in_capitals() -> None:
+    """Alone finds a level that is warned of, or ignored, for its case."""
+    done = python(
+        RUN + "run(); import logging; assert logging.getLogger('sternway').level == logging.INFO", STERNWAY_LOG="Info"
+    )
+    assert "ignored" not in done.stderr
 
 
 def test_backend_cpu_hides_the_gpu() -> None:

@@ -188,7 +188,7 @@ def test_values_that_are_no_numbers(
     """Each is warned of. The Go test TestNumbersOfTheEnvironment has that each is ignored."""
     for name in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, value if name == variable else "")
-    _library._warn_of_ignored_numbers()
+    _library._warn_of_ignored_values()
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"{variable}={value!r} is ignored")
 

@@ -73,6 +73,13 @@ class Row:
         return [line for line in self.lines if line.contestant not in (OURS, TORCH, COMPILE) and line.forward_ms is not None]
 
 
+READING = (
+    "\"x torch\" is torch's time divided by sternway's: above 1.00x sternway is faster, below it torch is. The other\n"
+    "ratios are the same for torch.compile, the forward alone, the time of the host, the peak of the memory, and in the note.\n"
+)
+"""How to read the ratios of the table, which follows."""
+
+
 def table(progress: Progress) -> Table:
     """The columns on the terminal. "x" is how many times as long as sternway another one takes."""
     return Table(
@@ -111,17 +118,17 @@ def times(theirs: float | None, ours: float | None) -> str:
 
 
 def summary(rows: Sequence[Row], seconds: float) -> None:
-    """Means and the worst rows, the contestants that were left out, and the rows that failed."""
-    print(f"\n{len(rows)} rows in {seconds:.0f} s. Times as long as sternway: geometric mean, and worst row")
+    """Medians, means and the worst rows, the contestants that were left out, and the rows that failed."""
+    print(f"\n{len(rows)} rows in {seconds:.0f} s. Times as long as sternway: median, geometric mean, and worst row")
     parts = (("", "ms"), (" forward", "forward_ms"), (" host", "host_ms"), (" memory", "memory_bytes"))
     for contestant in dict.fromkeys(line.contestant for row in rows for line in row.lines if line.contestant != OURS):
         for title, part in parts:
             found = list(ratios(rows, contestant, part))
             if found:
                 worst, where = min(found)
-                print(
-                    f"  {contestant + title:<46} {statistics.geometric_mean(x for x, _ in found):7.2f}x   {worst:.2f}x  {where}"
-                )
+                values = [ratio for ratio, _ in found]
+                median, mean = statistics.median(values), statistics.geometric_mean(values)
+                print(f"  {contestant + title:<46} {median:7.2f}x  {mean:7.2f}x   {worst:.2f}x  {where}")
     for note, steps in notes(rows).items():
         print(f"{note}: {', '.join(steps)}")
 

@@ -14,6 +14,7 @@ from ..._cases.progress import Progress
 from ..._cases.table import shape_text
 from ..kernels import kernels_of
 from ..report import NewCsv, machine
+from ..updates import without_sparse_warning
 from . import report
 from .case import COMPILE, OURS, TORCH, Checked, Size, Step, StepCase
 from .measure import Times, measure, peak_memory
@@ -30,7 +31,7 @@ def bench_step(options: argparse.Namespace, device: str, new_csv: NewCsv) -> int
     if not chosen:
         print(f"No such row. Steps: {', '.join(case.name for case in CASES)}; see --rows.", file=sys.stderr)
         return 2
-    print(f"{machine(device)}\n")
+    print(f"{machine(device)}\n\n{report.READING}")
     started, done = time.monotonic(), list[Row]()
     limit = float("inf") if options.limit is None else options.limit
     columns = [field.name for field in dataclasses.fields(Line)]
@@ -78,7 +79,8 @@ def measured(case: StepCase, size: Size, device: str) -> Row:
     step: Step | None = None
     try:
         step = case.make(device, size)
-        return timed(case.name, step, size, device)
+        with without_sparse_warning():
+            return timed(case.name, step, size, device)
     except Exception as failure:  # of torch, of a compiler, of a kernel: the row says which
         return Row.without_times(case.name, size, device, failure=words(failure))
     finally:
