@@ -26,10 +26,10 @@ DIRECTIONS = ("forward", "backward")
 COLUMNS = ("kind", "direction", "shape", "dim", "dtype", "kernel", "plain_ms", "summary_ms", "scan_ms", "ratio")
 
 
-def bench_carries(device: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_carries(device: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print microseconds of the plain scan, of the summary and of the scan with carries, and their sum over the plain scan."""
     print(f"{machine(device)}\n")
-    rows = list(itertools.product(WITH_KERNELS, DIRECTIONS, SHAPES[timing.sizes(device, quick)], ("float32", "bfloat16")))
+    rows = list(itertools.product(WITH_KERNELS, DIRECTIONS, SHAPES[timing.sizes(device)], ("float32", "bfloat16")))
     with new_csv(COLUMNS) as file, Progress("bench carries", len(rows), quiet=quiet) as progress:
         table = Table(progress, kind=12, direction=9, shape=13, dtype=9, plain=-9, summary=-9, scan=-9, ratio=-6)
         table.head()

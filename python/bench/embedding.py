@@ -47,9 +47,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_embedding(
-    device: str, chosen: str, shapes: Sequence[Shape], new_csv: NewCsv, quiet: bool, quick: bool = False
-) -> int:
+def bench_embedding(device: str, chosen: str, shapes: Sequence[Shape], new_csv: NewCsv, quiet: bool) -> int:
     """Print the time, the share of a copy's speed, and the ratio to torch, of the rows that contain a text.
 
     Args:
@@ -60,7 +58,7 @@ def bench_embedding(
     """
     import torch
 
-    own = [shape for shape in shapes if len(shape) == 4] if shapes else SHAPES[timing.sizes(device, quick)]
+    own = [shape for shape in shapes if len(shape) == 4] if shapes else SHAPES[timing.sizes(device)]
     rows = [
         row
         for row in itertools.product(own, DTYPES, OPERATIONS)

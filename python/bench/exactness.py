@@ -12,32 +12,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _scan
-from .._cases import CASES, FORMATS, Problem, TorchSource, error
+from .._cases import CASES, Problem, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.rope import frequencies
 from .._cases.scan_definitions import DEFINITIONS
 from .._cases.table import Table, shape_text
 from .._kinds import KINDS, ScanKind
 from .._rope import rope_backward
+from . import timing
 from .kernels import kernels_of
 from .report import NewCsv
-from .timing import QUICK_DTYPES
 
 SHAPE, QUICK_SHAPE = (256, 4096), (16, 1024)
 INF = math.inf
 
 
-def bench_exactness(device: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_exactness(device: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the table, and write it."""
     columns = ("op", "input", "shape", "dtype", "kernel", "ulp", "torch_ulp", "norm", "torch_norm")
     print("ulp: the largest error in units in the last place of the largest element of its row; norm: |dx - truth| / |truth|\n")
-    with (
-        new_csv(columns) as csv,
-        Progress("bench exactness", len(CASES) * len(QUICK_DTYPES if quick else FORMATS), quiet=quiet) as progress,
-    ):
+    total = len(CASES) * len(timing.dtypes())
+    with new_csv(columns) as csv, Progress("bench exactness", total, quiet=quiet) as progress:
         table = Table(progress, op=32, input=34, shape=10, dtype=9, ulp=-9, torch_ulp=-9, norm=-9, torch_norm=-10)
         table.head()
-        for row in itertools.chain(cases(device, progress, quick), hard_cases(device), far_positions(device)):
+        for row in itertools.chain(cases(device, progress), hard_cases(device), far_positions(device)):
             op, name, shape, dtype, kernel, numbers = row
             table.row(op, name, shape, dtype, *("" if x is None else f"{x:.2g}" for x in numbers))
             csv.row(op, name, shape, dtype, kernel, *numbers)
@@ -48,11 +46,11 @@ Row = tuple[str, str, str, str, str, tuple[float | None, ...]]
 """Operation, input, shape, dtype, kernel; errors in units in the last place and norm-wise, ours and torch's."""
 
 
-def cases(device: str, progress: Progress, quick: bool = False) -> Iterator[Row]:
-    """Every case in every dtype on random numbers; the largest error of its outputs. quick: two dtypes, of fewer rows."""
-    shape = QUICK_SHAPE if quick else SHAPE
+def cases(device: str, progress: Progress) -> Iterator[Row]:
+    """Every case in every dtype on random numbers; the largest error of its outputs. A quick run has fewer rows."""
+    shape = QUICK_SHAPE if timing.effort.is_quick else SHAPE
     for case in CASES:
-        for dtype in QUICK_DTYPES if quick else FORMATS:
+        for dtype in timing.dtypes():
             progress.step(f"{case.op} {case.name} {dtype}")
             problem = Problem(case, TorchSource(device), shape, dtype)
             results, theirs, truths = problem.run(), problem.by_torch()(), problem.truths()

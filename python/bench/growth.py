@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 
-from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource
+from .._cases import CASES, Case, Problem, Shape, TorchSource
 from .._cases.progress import Progress
 from .._cases.table import Table, shape_text
 from .._kinds import WITH_KERNELS
@@ -24,12 +24,12 @@ SHAPES: dict[str, tuple[str, Callable[[int], Shape]]] = {
 COLUMNS = ("kind", "along", "shape", "dtype", "kernel", "ms", "copy_ms", "growth", "copy_growth")
 
 
-def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the growth from each length to the next, of the rows that contain a text.
 
     Where both shapes have as many elements, it is twice the ratio of their times.
     """
-    rows, lengths = list(chosen(text, quick)), LENGTHS[:3] if quick else LENGTHS
+    rows, lengths = list(chosen(text)), LENGTHS[:3] if timing.effort.is_quick else LENGTHS
     if not rows:
         print("No such row; see --rows.", file=sys.stderr)
         return 2
@@ -52,14 +52,14 @@ def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool, quick: bo
     return 0
 
 
-def chosen(text: str, quick: bool) -> Iterator[tuple[str, Case, str, str]]:
-    """Scans by x along rows and along columns, in every dtype; of quick, those of 64 rows or columns in two dtypes."""
+def chosen(text: str) -> Iterator[tuple[str, Case, str, str]]:
+    """Scans by x along rows and along columns, in every dtype; in a quick run, those of 64 rows or columns."""
     named = {case.name: case for case in CASES}
     for along, (dim, _) in SHAPES.items():
-        if quick and along == "2^26 in rows":
+        if timing.effort.is_quick and along == "2^26 in rows":
             continue
         for kind in WITH_KERNELS:
-            for dtype in timing.QUICK_DTYPES if quick else FORMATS:
+            for dtype in timing.dtypes():
                 if text in f"{kind} {along} {dtype}":
                     yield kind, named[f"{kind}, {dim}"], along, dtype
 

@@ -49,13 +49,13 @@ class Rival:
     quick: tuple[int, ...] | None
 
 
-def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_jax(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the times and errors of every row whose op, shape and dtype contain a text, and write them to a CSV file."""
     import jax
 
     kind, _, ordinal = device.partition(":")
     place = jax.local_devices(backend=kind)[int(ordinal or 0)]
-    size = timing.sizes(device, quick)
+    size = timing.sizes(device)
     rows = [
         (rival, shape, dtype)
         for rival in rivals()

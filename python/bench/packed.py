@@ -44,14 +44,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_packed(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_packed(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the time of each variant, and its ratio to that of the plain scan, of the rows that contain a text."""
     import torch
 
     rows = [
         (kind, direction, *shape, dtype)
         for kind, direction, shape, dtype in itertools.product(
-            (*WITH_KERNELS, LINEAR), DIRECTIONS, SHAPES[timing.sizes(device, quick)], DTYPES
+            (*WITH_KERNELS, LINEAR), DIRECTIONS, SHAPES[timing.sizes(device)], DTYPES
         )
         if chosen in f"{kind} {direction} {shape_text(shape[0])} dim {shape[1]} {dtype}"
     ]

@@ -49,7 +49,7 @@ COLUMNS = (
 does; share_of_copy is its share."""
 
 
-def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the time, the share of a copy's speed, and the ratio to each rival, of the rows that contain a text.
 
     Returns:
@@ -57,7 +57,7 @@ def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick
     """
     import torch
 
-    kind = timing.sizes(device, quick)
+    kind = timing.sizes(device)
     shape = SHAPES[kind]
     rows = [
         row
@@ -79,7 +79,7 @@ def bench_quantize(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick
             said = operation, direction, granularity, shape_text(shape), dtype
             progress.step(" ".join(said))
             try:
-                row = measure(Problem(operation, direction, granularity, shape, dtype, device), quick)
+                row = measure(Problem(operation, direction, granularity, shape, dtype, device))
             except WrongResultError as failure:
                 wrong += 1
                 table.row(*said, f"WRONG: {failure}")
@@ -191,8 +191,8 @@ class Problem:
         return max(errors)
 
 
-def measure(first: Problem, quick: bool = False) -> Measured:
-    """Check the results of a problem, then time it beside copies and rivals; quick: without torch.compile.
+def measure(first: Problem) -> Measured:
+    """Check the results of a problem, then time it beside copies and rivals; a quick run has no torch.compile.
 
     Raises:
         WrongResultError: a result is wrong.
@@ -209,7 +209,7 @@ def measure(first: Problem, quick: bool = False) -> Measured:
     }
     found, left_out = dict[str, list[timing.Call]](), dict[str, str]()
     for name, rival in RIVALS.items():
-        if quick and name == "compile":
+        if timing.effort.is_quick and name == "compile":
             continue
         try:
             ways = (rival(first.operation, first.direction, first.granularity, problem.values) for problem in problems)

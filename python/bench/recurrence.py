@@ -65,7 +65,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the time, the share of a copy's speed, and the ratio to each rival, of the rows that contain a text.
 
     Returns:
@@ -75,7 +75,7 @@ def bench_recurrence(device: str, chosen: str, new_csv: NewCsv, quiet: bool, qui
 
     rows = [
         (setting, dtype, direction)
-        for setting in SETTINGS[timing.sizes(device, quick)]
+        for setting in SETTINGS[timing.sizes(device)]
         for dtype, direction in itertools.product(setting.dtypes, DIRECTIONS)
         if chosen in f"{setting.name} {direction} {shape_text(setting.shape)} dim {setting.dim} {dtype}"
     ]

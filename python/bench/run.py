@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 
-from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource, error
+from .._cases import CASES, Case, Problem, Shape, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.source import cuda_devices, usable
 from .._cases.table import Table, shape_text
@@ -36,25 +36,28 @@ MOST_BUFFERS = 64
 
 OTHERS: dict[str, Callable[[argparse.Namespace, str, report.NewCsv], int]] = {
     "host": lambda options, device, csv: bench_host(device, csv, options.quiet),
-    "exactness": lambda options, device, csv: bench_exactness(device, csv, options.quiet, options.quick),
-    "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet, options.quick),
-    "embedding": lambda options, device, csv: bench_embedding(
-        device, options.rows, options.shapes, csv, options.quiet, options.quick
-    ),
-    "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet, options.quick),
-    "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet, options.quick),
-    "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet, options.quick),
-    "quantize": lambda options, device, csv: bench_quantize(device, options.rows, csv, options.quiet, options.quick),
+    "exactness": lambda options, device, csv: bench_exactness(device, csv, options.quiet),
+    "carries": lambda options, device, csv: bench_carries(device, csv, options.quiet),
+    "embedding": lambda options, device, csv: bench_embedding(device, options.rows, options.shapes, csv, options.quiet),
+    "growth": lambda options, device, csv: bench_growth(device, options.rows, csv, options.quiet),
+    "jax": lambda options, device, csv: bench_jax(device, options.rows, csv, options.quiet),
+    "packed": lambda options, device, csv: bench_packed(device, options.rows, csv, options.quiet),
+    "quantize": lambda options, device, csv: bench_quantize(device, options.rows, csv, options.quiet),
     "ranks": lambda options, device, csv: bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit)),
-    "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet, options.quick),
-    "selective": lambda options, device, csv: bench_selective(device, options.rows, csv, options.quiet, options.quick),
-    "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet, options.quick),
+    "recurrence": lambda options, device, csv: bench_recurrence(device, options.rows, csv, options.quiet),
+    "selective": lambda options, device, csv: bench_selective(device, options.rows, csv, options.quiet),
+    "sparse": lambda options, device, csv: bench_sparse(device, csv, options.quiet),
     "step": lambda options, device, csv: bench_step(options, device, csv),
 }
 """The benchmarks that measure no rows of the table of cases."""
 
 FAMILIES = tuple(dict.fromkeys([*(case.family for case in CASES), *OTHERS]))
 """All that ``bench FAMILY`` measures. The start of an operation's name chooses rows of a family."""
+
+ABOUT_QUICK = """\
+--quick: small shapes, for which a call may cost more than its work, and few repetitions: times and ratios are rough.
+Without --quick the shapes of docs/performance.md are measured.
+"""
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -72,7 +75,7 @@ def bench(options: argparse.Namespace) -> int:
             print("bench ranks has no --quick.", file=sys.stderr)
             return 2
         timing.effort = timing.QUICK
-        print(about_quick(family))
+        print(ABOUT_QUICK)
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
     if family in OTHERS:
         return OTHERS[family](options, device, new_csv)
@@ -109,28 +112,16 @@ def is_in_family(case: Case, family: str) -> bool:
     return family in ("", case.family) or case.op.startswith(family)
 
 
-def about_quick(family: str) -> str:
-    """How to read the times of a quick run, and the way to those of the documents."""
-    if family == "step":
-        shapes = "shapes are so small that the cost of a call outweighs the work"
-    else:
-        shapes = "shapes are the smallest, in which the cost of a call weighs most"
-    return (
-        f"--quick: {shapes}, and repetitions are few, so that times and ratios are rough.\n"
-        "Without --quick the shapes of docs/performance.md are measured.\n"
-    )
-
-
 def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[Case, Shape, str]]:
     """Cases, shapes and dtypes that the options choose."""
     for case in CASES:
         if not is_in_family(case, options.family or ""):
             continue
         own = case.cpu if device == "cpu" else case.cuda
-        if options.quick:
+        if timing.effort.is_quick:
             own = tuple(sorted(own, key=math.prod)[:1])
         for shape in own and (options.shapes or own):
-            for dtype in timing.QUICK_DTYPES if options.quick else FORMATS:
+            for dtype in timing.dtypes():
                 if options.rows in f"{case.op} {case.name} {shape_text(shape)} {dtype}":
                     yield case, shape, dtype
 
@@ -147,7 +138,7 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
         "torch": [p.by_torch() for p in problems],
         **timing.copies(moved, count, device),
     }
-    if device == "cpu" and not case.is_in_place and timing.effort is timing.FULL:
+    if device == "cpu" and not case.is_in_place and not timing.effort.is_quick:
         contestants["new"] = [lambda: problem.plan.run(**problem.operands(poisoned=False))]
     found, others = timing.measure(contestants, device)
     replays = None

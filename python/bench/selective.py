@@ -60,7 +60,7 @@ CHECKED = 64
 """The channels of the problem whose results are compared with their definition."""
 
 
-def bench_selective(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_selective(device: str, chosen: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the time, the share of a copy's speed, the ratio to the rival, errors and memory, of the rows that contain a text.
 
     Returns:
@@ -68,7 +68,7 @@ def bench_selective(device: str, chosen: str, new_csv: NewCsv, quiet: bool, quic
     """
     rows = [
         (setting, dtype)
-        for setting, dtype in itertools.product(SETTINGS[timing.sizes(device, quick)], DTYPES)
+        for setting, dtype in itertools.product(SETTINGS[timing.sizes(device)], DTYPES)
         if chosen in f"{setting.name} {shape_text(setting.shape)} n {setting.n} {dtype}"
     ]
     if not rows:

@@ -38,10 +38,10 @@ COLUMNS = (
 )
 
 
-def bench_sparse(device: str, new_csv: NewCsv, quiet: bool, quick: bool = False) -> int:
+def bench_sparse(device: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print milliseconds of forward and `autograd.grad`, torch's also with `coalesce()`, and errors against float64."""
     print(f"{machine(device)}\n")
-    kind = timing.sizes(device, quick)
+    kind = timing.sizes(device)
     rows = list(itertools.product((uniform, zipf), SHAPES[kind], DTYPES[kind]))
     with new_csv(COLUMNS) as file, Progress("bench sparse", len(rows), quiet=quiet) as progress:
         table = Table(

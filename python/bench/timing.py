@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._cases import FORMATS
+
 Call = Callable[[], object]
 Contestants = Mapping[str, Sequence[Call]]
 """By name, the calls to repeat: one for each set of buffers, which take turns too."""
@@ -32,28 +34,34 @@ class Effort:
         seconds: of all repetitions of a contestant, at least.
         tries: measurements at most, as a disturbed one is repeated.
         pause: seconds between contestants, whose threads spin for a while and keep a core busy.
+        is_quick: small sizes are measured, on every device, and what takes long is left out.
     """
 
     least: int
     seconds: float
     tries: int
     pause: float
+    is_quick: bool
 
     def part_of(self, rounds: int) -> int:
         """The rounds of another measurement that takes so many with FULL."""
-        return rounds if self is FULL else min(rounds, self.least)
+        return min(rounds, self.least) if self.is_quick else rounds
 
 
-FULL = Effort(least=25, seconds=0.05, tries=3, pause=0.005)
-QUICK = Effort(least=3, seconds=0.0, tries=1, pause=0.001)
+FULL = Effort(least=25, seconds=0.05, tries=3, pause=0.005, is_quick=False)
+QUICK = Effort(least=3, seconds=0.0, tries=1, pause=0.001, is_quick=True)
 effort = FULL
 """Of this process; ``--quick`` sets QUICK."""
-QUICK_DTYPES = ("float32", "bfloat16")
 
 
-def sizes(device: str, quick: bool) -> str:
-    """The key of the sizes in the tables of benchmarks: cuda, cpu, or quick, which holds on every device."""
-    return "quick" if quick else device.partition(":")[0]
+def sizes(device: str) -> str:
+    """The key of the sizes in the tables of benchmarks: cuda, cpu, or quick."""
+    return "quick" if effort.is_quick else device.partition(":")[0]
+
+
+def dtypes() -> tuple[str, ...]:
+    """The dtypes of a benchmark of every dtype."""
+    return ("float32", "bfloat16") if effort.is_quick else tuple(FORMATS)
 
 
 @dataclass(frozen=True)

@@ -132,14 +132,14 @@ def test_quiet_selftest(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     assert said.out.endswith(f"{len(FLOATS)} passed, {len(FLOATS)} failed\n")
 
 
-def test_bench_of_given_shapes() -> None:
+def test_bench_of_given_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of the shapes that were asked for, of the cases that have any on this device."""
-    options = Namespace(family="scan", rows="cummin, dim 0", shapes=shapes("33x65,64x129x3"), quick=False)
+    options = Namespace(family="scan", rows="cummin, dim 0", shapes=shapes("33x65,64x129x3"))
     found = Counter(shape for _, shape, _ in run.rows(options, "cpu"))
     assert found == dict.fromkeys(options.shapes, 2 * len(FLOATS)), "the operation and its gradient"
-    options.quick = True
+    monkeypatch.setattr(timing, "effort", timing.QUICK)
     found = Counter(shape for _, shape, _ in run.rows(options, "cpu"))
-    assert found == dict.fromkeys(options.shapes, 2 * len(timing.QUICK_DTYPES))
+    assert found == dict.fromkeys(options.shapes, 2 * len(timing.dtypes()))
 
 
 MODULES: dict[str | None, ModuleType] = {
@@ -169,11 +169,10 @@ def test_bench_quick(family: str | None, monkeypatch: pytest.MonkeyPatch, capsys
         assert timing.effort is (timing.QUICK if arguments else timing.FULL)
         text = capsys.readouterr().out
         assert text.startswith("--quick: ") == ("Without --quick" in text) == bool(arguments)
-        assert ("outweighs the work" in text) == (family == "step" and bool(arguments))
     assert row_counts[1] < row_counts[0] or family == "quantize"  # which has one shape, and a smaller one
 
 
-def test_bench_quick_of_jax(tmp_path: Path, quick: None) -> None:
+def test_bench_quick_of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone finds an operation that `bench jax --quick` leaves out, or gives a shape that takes long to compile."""
     pytest.importorskip("jax", reason="JAX is not installed")
     rivals = list(against_jax.rivals())
@@ -181,15 +180,17 @@ def test_bench_quick_of_jax(tmp_path: Path, quick: None) -> None:
     assert [rival.op for rival in small] == [rival.op for rival in rivals if not rival.op.endswith("axis 0")]
     assert all(max(rival.quick or ()) <= 100 for rival in small)
     assert all((rival.quick or ())[1] <= 4 for rival in small if rival.op.startswith("cum"))
+    monkeypatch.setattr(timing, "effort", timing.QUICK)
     new_csv = functools.partial(report.Csv, str(tmp_path / "a.csv"), "cpu", "abc1234")
-    assert against_jax.bench_jax("cpu", "cumsum, axis 0", new_csv, quiet=True, quick=True) == 2
-    assert against_jax.bench_jax("cpu", "cumsum, axis 1 64x4 float32", new_csv, quiet=True, quick=True) == 0
+    assert against_jax.bench_jax("cpu", "cumsum, axis 0", new_csv, quiet=True) == 2
+    assert against_jax.bench_jax("cpu", "cumsum, axis 1 64x4 float32", new_csv, quiet=True) == 0
     [row] = csv.DictReader((tmp_path / "a.csv").read_text().splitlines()[1:])
     assert float(row["error"]) < 1
 
 
-def test_repetitions_of_bench_quick(quick: None) -> None:
+def test_repetitions_of_bench_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone finds a measurement that repeats each call more often than three times in a quick run."""
+    monkeypatch.setattr(timing, "effort", timing.QUICK)
     count = [0]
 
     def call() -> None:
@@ -320,8 +321,8 @@ def test_rows_of_exactness_beside_the_cases() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks measure once, however disturbed, and as few calls as they can."""
-    monkeypatch.setattr(timing, "effort", timing.QUICK)
+    """Benchmarks measure once, however disturbed, and as few calls as they can, of the sizes of the CPU."""
+    monkeypatch.setattr(timing, "effort", dataclasses.replace(timing.QUICK, is_quick=False))
 
 
 def rows_of(bench: Callable[..., int], chosen: str, path: Path) -> list[dict[str, str]]:
@@ -528,7 +529,7 @@ def test_bench_of_no_row(family: str) -> None:
 
 
 def test_bench_of_no_family(capsys: pytest.CaptureFixture[str]) -> None:
-    """Alone finds a wrong family that is told as a row that does not exist, or without the families that there are."""
+    """Alone finds an unknown family that is reported as an unknown row, or without the names of the families."""
     assert command_line(["bench", "foo", "--device", "cpu", "--quick"]) == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -104,7 +104,7 @@ def _another(rounds: int, seconds: float) -> bool:
     """Whether another round of samples is taken after some rounds and seconds."""
     if rounds < FEWEST:
         return True
-    if timing.effort is timing.QUICK or seconds > LONGEST or rounds >= MOST:
+    if timing.effort.is_quick or seconds > LONGEST or rounds >= MOST:
         return False
     return rounds < LEAST or seconds < SECONDS
 
