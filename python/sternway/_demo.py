@@ -27,8 +27,8 @@ error: the largest difference from the result in float64, in ulp (units in the l
 
 LARGE = 1000.0  # ulp
 ABOUT_LARGE_ERRORS = """\
-Errors of torch in the thousands are those of selective_scan_backward in 16 bits: its gradients dA and dD are float32, and torch
-rounds silu(z), a factor of every term, to 16 bits. One ulp of bfloat16 is 65536 ulp of float32."""
+In selective_scan_backward in 16 bits torch's errors are in the thousands: the gradients dA and dD are float32, and torch rounds
+silu(z), a factor of every term, to 16 bits. One ulp of bfloat16 is 65536 ulp of float32."""
 """A test has that these errors go away where torch computes silu(z) in float32."""
 
 

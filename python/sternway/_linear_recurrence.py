@@ -114,7 +114,8 @@ def broadcast(op: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tu
     extents = [(m if n == 1 else n, m == n or 1 in (m, n)) for m, n in pairs]
     if not all(fits for _, fits in extents):
         wanted = f"of a shape that broadcasts with a, {list(a_shape)}"
-        hint = "" if len(a_shape) == len(b_shape) else "the last dimensions of both meet; x[:, None] adds one"
+        shorter = "a" if len(a_shape) < len(b_shape) else "b"
+        hint = f"shapes are aligned at the last dimension; {shorter}[:, None] adds one" if len(a_shape) != len(b_shape) else ""
         raise errors.make("invalid_problem", op, "b", wanted, str(list(b_shape)), hint)
     return tuple(extent for extent, _ in reversed(extents))
 

@@ -272,9 +272,9 @@ def select_or_raise(
         Error: there is no plan, or the shapes do not broadcast.
     """
     tensors = a, b, initial_state, cu_seqlens
-    if not torch.compiler.is_compiling():
-        broadcast(_NAME, tuple(a.shape), tuple(b.shape))
     if not runs_plan_directly(*tensors):
+        if not torch.compiler.is_compiling():  # which has torch's error
+            broadcast(_NAME, tuple(a.shape), tuple(b.shape))
         require_strided(_NAME, a=a, b=b, initial_state=initial_state, cu_seqlens=cu_seqlens)
         require(_NAME, _probed(max(a.dim(), b.dim()), b.dtype, device_to_ask(b)))
         return
