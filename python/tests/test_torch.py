@@ -38,11 +38,19 @@ LERP_SHAPES = {
 def test_import_calls_and_accelerate_import_no_slow_module() -> None:
     """They take longer to import than everything else in sternway.torch: a first call, or accelerate(), would wait for them."""
     python("""
-        import sys, torch
+        import doctest, sys, torch
         slow = {"torch._dynamo", "sympy"} - sys.modules.keys()  # that torch does not import
         import sternway.torch as st
+        called = set()
+        for name in st.__all__:
+            for test in doctest.DocTestFinder(recurse=False).find(getattr(st, name), name):
+                if "optim" in test.docstring or "transformers" in test.docstring:
+                    continue  # they import torch._dynamo
+                assert not doctest.DocTestRunner().run(test).failed, name
+                assert not slow & sys.modules.keys(), (name, slow & sys.modules.keys())
+                called.add(name)
+        assert {"cumsum", "linear_recurrence", "selective_scan", "embedding_bag", "rope"} <= called, called
         x = torch.ones(3, requires_grad=True)
-        st.cumsum(x, 0).sum().backward()
         st.linear_recurrence(x, x).sum().backward()
         with st.accelerate():
             torch.cumsum(x, 0).sum().backward()

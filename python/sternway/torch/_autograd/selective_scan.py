@@ -40,8 +40,7 @@ def _state_dtype(u: Tensor) -> torch.dtype:
     return getattr(torch, state_dtype(str(u.dtype).removeprefix("torch.")))  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op("sternway::selective_scan", mutates_args=())
-def _forward(
+def _run(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
     initial_state: Tensor | None, cu_seqlens: Tensor | None, softplus: bool, saves: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -52,6 +51,9 @@ def _forward(
     outputs = {"y": y, "last_state": last, **({"chunk_states": chunks} if saves else {})}
     selective_plan(_fields(tensors, softplus), device_name(u.device)).run(**operands, **outputs)
     return y, last, chunks
+
+
+_forward = torch.library.custom_op("sternway::selective_scan", mutates_args=())(_run)
 
 
 def _empty(tensors: tuple[Any, ...], softplus: bool, saves: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,8 +75,7 @@ _forward.register_vmap(vmap_by_loop(_NAME, _forward))
 _Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("sternway::selective_scan_backward", mutates_args=())
-def _backward(
+def _run_backward(
     dy: Tensor, dlast: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     z: Tensor | None, delta_bias: Tensor | None, initial_state: Tensor | None, cu_seqlens: Tensor | None,
     chunks: Tensor | None, softplus: bool, needs: int,
@@ -88,6 +89,9 @@ def _backward(
     outputs = {name: x for i, (name, x) in enumerate(zip(OUTPUTS, grads, strict=True)) if needs >> i & 1}
     selective_backward_plan(fields, device_name(u.device)).run(**operands, **outputs)
     return grads
+
+
+_backward = torch.library.custom_op("sternway::selective_scan_backward", mutates_args=())(_run_backward)
 
 
 def _empty_gradients(tensors: tuple[Any, ...], needs: int) -> _Gradients:
@@ -162,8 +166,9 @@ def _gradients(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tenso
     dy = torch.zeros_like(tensors[0]) if dy is None else resolve(dy)
     dlast = None if dlast is None else resolve(dlast)
     needs = sum(1 << i for i, need in enumerate(needed) if need)
-    call = recorded_call(dy, GRADIENT) or _backward
-    found = call(dy, dlast, *tensors, chunks.detach(), ctx.softplus, needs)
+    inputs = dy, dlast, *tensors, chunks.detach()
+    call = recorded_call(dy, GRADIENT) or (_run_backward if runs_plan_directly(*inputs) else _backward)
+    found = call(*inputs, ctx.softplus, needs)
     return *(x if need else None for x, need in zip(found, needed, strict=True)), None
 
 
@@ -178,7 +183,8 @@ class _SelectiveScan(torch.autograd.Function):
         delta_bias: Tensor | None, initial_state: Tensor | None, cu_seqlens: Tensor | None, softplus: bool, saves: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         tensors = u, delta, A, B, C, D, z, delta_bias, initial_state, cu_seqlens
-        return _forward(*tensors, softplus, saves)  # type: ignore[no-any-return]
+        call = _run if runs_plan_directly(*tensors) else _forward
+        return call(*tensors, softplus, saves)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
