@@ -54,13 +54,24 @@ __device__ A sigmoid(A x)
     return reciprocal(A(1) + exp2_of(-x * kLog2e<A>));
 }
 
+// e^d - 1 for |d| <= 1/16
+__device__ inline float exp_minus_one(float d)
+{
+    return fmaf(d * d, fmaf(d, fmaf(d, 1 / 24.0f, 1 / 6.0f), 0.5f), d);
+}
+__device__ inline double exp_minus_one(double d) { return expm1(d); }
+
 // The derivative of x sigmoid(x), which is s (1 + x (1 - s)) with s = sigmoid(x). Around its root,
-// -1.278, that form cancels after it has been rounded; here 1 + x is exact.
+// -1.278, its factor 1 + x + e^x cancels. There it is d + e^root (e^d - 1), where d = x - root.
 template <typename A>
 __device__ A silu_slope(A x)
 {
+    constexpr double kRoot = -1.278464542761073795, kRest = -1.0946994183093437e-16;
+    constexpr A root = A(kRoot), rest = A(kRoot - root + kRest), k = A(0.2784645427610738);
     const A e = exp2_of((x < A(0) ? x : -x) * kLog2e<A>), one = reciprocal(A(1) + e);
-    return (x < A(0) ? e * ((A(1) + x) + e) : fma(x, e, A(1) + e)) * one * one;
+    const A d = (x - root) - rest;
+    const A factor = fabs(d) < A(0.0625) ? fma(k, exp_minus_one(d), d) : (A(1) + x) + e;
+    return (x < A(0) ? e * factor : fma(x, e, A(1) + e)) * one * one;
 }
 
 // State -> decay state + term. With EXACT a decay of 0 cuts off infinity and NaN, as in the

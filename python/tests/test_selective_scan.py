@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conformance import Conformance
+from families import make
 from families.selective_scan import SELECTIVE, SELECTIVE_BACKWARD
 from support import BF16, F16, F32, F64, gradcheck, gradgradcheck, pairwise
 
@@ -219,6 +221,18 @@ def test_a_decay_of_zero_cuts_off_growth(device: str, dtype: torch.dtype) -> Non
     needs = ("du", "ddelta", "dC")
     for gradient in sw.selective_scan_backward(one, one, delta, A, one, one, initial_state=initial, needs=needs):
         assert gradient[0, 0, 1:].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_the_slope_of_the_gate_around_its_root(device: str, dtype: torch.dtype) -> None:
+    """It is a sum that cancels there, in rows of one position, which have no larger gradient beside it."""
+    distances = 2.0 ** -torch.arange(1, 24 if dtype == F32 else 13, dtype=F64)  # of which the truth has the digits
+    z = (-1.278464542761073795 + torch.cat([distances, -distances])).to(device, dtype)
+    drawn = make(SELECTIVE_BACKWARD, (len(z), 1), dtype, device)
+    inputs = {**drawn.inputs, "z": z[None, :, None]}
+    truth = SELECTIVE_BACKWARD.truth(drawn.descriptor, inputs)
+    near = dataclasses.replace(drawn, inputs=inputs, truth=truth)
+    near.check(near.run())
 
 
 def test_the_gradient_of_a_large_last_state(device: str) -> None:

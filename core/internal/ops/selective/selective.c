@@ -106,17 +106,6 @@ INLINE double sigmoid_of(double x) {
   return (x >= 0 ? 1 : e) / (1 + e);
 }
 
-/* The derivative of x / (1 + exp(-x)), which is s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)).
-   Around its root, -1.278, that form cancels after it has been rounded; here 1 + x is exact. */
-INLINE double silu_slope_of(double x) {
-  double e = exponential(-fabs(x), 0), whole = 1 + e;
-  return (x >= 0 ? whole + x * e : e * ((1 + x) + e)) / (whole * whole);
-}
-
-#ifdef VECTOR_256
-#include <immintrin.h>
-#endif
-
 /* The coefficients of (exp(r) - 1 - r) / r^2, from the highest power down: a minimax fit of error
    3e-9, and the Taylor series. */
 static const float EXP_SERIES_F32[] = {0x1.6a2350p-10f, 0x1.123a6cp-7f, 0x1.5558f4p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f};
@@ -124,6 +113,21 @@ static const double EXP_SERIES_F64[] = {
   1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320,
   1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5,
 };
+
+/* The derivative of x / (1 + exp(-x)), which is s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)).
+   Around its root, -1.278, its factor 1 + x + exp(x) cancels. There it is
+   d + exp(root) (exp(d) - 1), where d = x - root. */
+INLINE double silu_slope_of(double x) {
+  const double root = -1.278464542761073795, rest = -1.0946994183093437e-16;
+  double e = exponential(-fabs(x), 0), whole = 1 + e, d = (x - root) - rest, p = 0;
+  for (unsigned i = 0; i < sizeof EXP_SERIES_F64 / sizeof(double); i++) p = p * d + EXP_SERIES_F64[i];
+  double factor = fabs(d) < 0.0625 ? d + 0.2784645427610738 * (d + d * d * p) : (1 + x) + e;
+  return (x >= 0 ? whole + x * e : e * factor) / (whole * whole);
+}
+
+#ifdef VECTOR_256
+#include <immintrin.h>
+#endif
 
 #define LOOPS "selective_widths.h"
 #include "../../cpu/each_processor.h"
