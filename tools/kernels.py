@@ -1,7 +1,7 @@
 """Compiles the .cu files below cuda/ into the images that the Go package `cuda` embeds, and manifest.json.
 
     python tools/kernels.py [--out DIR]
-    python tools/kernels.py --record       compile for every GPU with the pinned nvcc, and write cuda/verified.json
+    python tools/kernels.py --record       compile what changed for every GPU with the pinned nvcc, and write cuda/verified.json
     python tools/kernels.py --check        fail when a source has changed since then
     python tools/kernels.py --requirements print the packages that hold the pinned nvcc
 
@@ -35,7 +35,6 @@ from typing import Any
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
-ALL_IMAGES = SOURCES.parent / "build" / "image-all"  # of --record
 VERIFIED = SOURCES / "verified.json"
 ARCHITECTURES = "80;90;100;120"  # of STERNWAY_CUDA_ARCHS=all
 OPTIMIZES = os.environ.get("STERNWAY_CUDA_OPTIMIZE") != "0"
@@ -223,24 +222,40 @@ def to_verify() -> dict[str, Any]:
     return {"nvcc": ".".join(map(str, PINNED_NVCC)), "architectures": ARCHITECTURES, "inputs": inputs()}
 
 
-def check_verified() -> None:
-    """Fails unless the sources are those that were last compiled for every architecture."""
+def changed_since_verified() -> list[str]:
+    """The names of the sources that are not those of VERIFIED, which may be missing; all if nvcc or the architectures are not."""
     found = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {"inputs": {}}
     wanted = to_verify()
-    if found == wanted:
-        return
+    if {**found, "inputs": {}} != {**wanted, "inputs": {}}:
+        return sorted(wanted["inputs"])
     names = found["inputs"].keys() | wanted["inputs"].keys()
-    changed = sorted(name for name in names if found["inputs"].get(name) != wanted["inputs"].get(name))
-    what = ", ".join(changed) or "nvcc or the architectures"
-    sys.exit(f"changed since the kernels were last compiled for every GPU: {what}; run `make kernels-all`")
+    return sorted(name for name in names if found["inputs"].get(name) != wanted["inputs"].get(name))
 
 
-def build(out: Path, codes: list[str], fits: Callable[[tuple[int, ...]], bool] = is_new_enough) -> dict[str, Any]:
-    """Brings every image in `out` up to date, with an nvcc whose version fits, and returns the manifest."""
+def check_verified() -> None:
+    """Fails unless the sources are those that were last compiled for every architecture."""
+    if changed := changed_since_verified():
+        sys.exit(f"changed since the kernels were last compiled for every GPU: {', '.join(changed)}; run `make kernels-all`")
+
+
+def nvcc_that(fits: Callable[[tuple[int, ...]], bool], version: str) -> Path:
+    """An nvcc whose version fits; the text is for the error."""
+    nvcc = find_nvcc(fits)
+    if nvcc is None:
+        raise KernelError(f"no nvcc of {version}; install a CUDA toolkit, or: pip install {' '.join(REQUIREMENTS)}")
+    return nvcc
+
+
+def images_in(out: Path, source: Path, codes: Iterable[str]) -> dict[str, Path]:
+    """The files of the images of a source, by code."""
+    return {code: out / f"{source.stem}.{code}.lzma" for code in codes}
+
+
+def build(out: Path, codes: list[str]) -> dict[str, Any]:
+    """Brings every image in `out` up to date, and returns the manifest."""
     sources = {source.stem: source for source in sorted(SOURCES.rglob("*.cu"))}
     before, made_of = read_manifest(out), inputs()
-
-    images = {name: {code: out / f"{name}.{code}.lzma" for code in codes} for name in sources}
+    images = {name: images_in(out, source, codes) for name, source in sources.items()}
 
     def row(name: str) -> dict[str, str]:
         found = digest(*(file.read_bytes() if file.is_file() else b"" for file in images[name].values()))
@@ -249,10 +264,7 @@ def build(out: Path, codes: list[str], fits: Callable[[tuple[int, ...]], bool] =
     stale = [name for name in sources if before.get("images", {}).get(name) != row(name)]
     version = before.get("nvcc")
     if stale:
-        nvcc = find_nvcc(fits)
-        if nvcc is None:
-            oldest, wheels = ".".join(map(str, OLDEST_NVCC)), " ".join(REQUIREMENTS)
-            raise KernelError(f"no nvcc of {oldest} or newer; install a CUDA toolkit, or: pip install {wheels}")
+        nvcc = nvcc_that(is_new_enough, f"{'.'.join(map(str, OLDEST_NVCC))} or newer")
         version = ".".join(map(str, nvcc_version(nvcc)))
         out.mkdir(parents=True, exist_ok=True)
         compile_all(nvcc, {sources[name]: images[name] for name in stale})
@@ -265,9 +277,14 @@ def build(out: Path, codes: list[str], fits: Callable[[tuple[int, ...]], bool] =
 
 
 def record() -> None:
-    """Compiles every kernel for every architecture with the pinned nvcc, and writes VERIFIED."""
-    os.environ["STERNWAY_CUDA_ARCHS"] = "all"
-    build(ALL_IMAGES, wanted_codes(), lambda version: version == PINNED_NVCC)
+    """Compiles each kernel that has changed since VERIFIED was written, for every architecture with the pinned nvcc, and writes it."""
+    changed = set(changed_since_verified())
+    sources = [source for source in sorted(SOURCES.rglob("*.cu")) if source.stem in changed]
+    if sources:
+        os.environ["STERNWAY_CUDA_ARCHS"] = "all"
+        codes, nvcc = wanted_codes(), nvcc_that(lambda version: version == PINNED_NVCC, to_verify()["nvcc"])
+        with tempfile.TemporaryDirectory(prefix="sternway-") as out:
+            compile_all(nvcc, {source: images_in(Path(out), source, codes) for source in sources})
     VERIFIED.write_text(json.dumps(to_verify(), indent=2) + "\n")
 
 
