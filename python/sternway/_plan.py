@@ -218,7 +218,7 @@ class Plan(Generic[D]):
             UnsupportedError: an array that is not plain numbers in strides, or has too many dimensions.
             BufferTooSmallError: a view that reaches outside its storage.
             MisalignedOperandError: an address that is no multiple of the element size, or a workspace not aligned to 256 bytes.
-            WorkspaceTooSmallError: a workspace of fewer than ``workspace_size`` bytes.
+            WorkspaceTooSmallError: a workspace of fewer bytes than these operands need; ``workspace_size`` suffices for all.
             DeviceError: the CUDA driver reported an error; outputs may be partly written. No other error writes any output.
             TypeError: an operand that is no array, or that is given by position.
 
@@ -296,7 +296,8 @@ class Plan(Generic[D]):
             written = name in self._outputs or name == "workspace"
             return x if x is None else borrow(self.sku.op, self.device, name, x, written, stream)
 
-        return tuple(readable(name) for name in (self._names[-1], *self._names[:-1]))
+        *read, workspace = map(readable, self._names)  # an error names an operand of the caller first
+        return workspace, *read
 
     def _workspace_bytes(self, operands: Mapping[str, Any], is_contiguous: Callable[[Any], bool] | None = None) -> int:
         """How many bytes of workspace a run needs.

@@ -117,10 +117,10 @@ class BufferTooSmallError(SizeError):
 
 
 class WorkspaceTooSmallError(SizeError):
-    """The workspace has fewer bytes than ``plan.workspace_size``. Also a ``ValueError``.
+    """The workspace has fewer bytes than the operands of this run need. Also a ``ValueError``.
 
     Attributes:
-        needed: bytes that the plan needs.
+        needed: ``plan.workspace_size``, the bytes that suffice for every run.
         got: bytes of the workspace that was given.
 
     It also has the attributes of :class:`Error`.

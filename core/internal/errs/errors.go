@@ -18,7 +18,7 @@ const (
 	InvalidProblem    Kind = "invalid_problem"     // a descriptor or operand that contradicts itself or the descriptor
 	BufferTooSmall    Kind = "buffer_too_small"    // a view that reaches outside its storage
 	Misaligned        Kind = "misaligned"          // an address that is not a multiple of the required alignment
-	WorkspaceTooSmall Kind = "workspace_too_small" // fewer bytes than the plan's WorkspaceSize
+	WorkspaceTooSmall Kind = "workspace_too_small" // fewer bytes than the operands need
 	DeviceFailure     Kind = "device"              // a call of the CUDA driver failed
 	NotATensor        Kind = "type"                // an object that is not a tensor
 	Internal          Kind = "internal"            // a bug in sternway

@@ -79,7 +79,7 @@ def family(forward: bool) -> Family:
         sw.SelectiveScanDescriptor if forward else sw.SelectiveScanBackwardDescriptor,
         sw.SelectiveScanPlan if forward else sw.SelectiveScanBackwardPlan,
         functools.partial(build, forward), truth, lambda _descriptor, _inputs: {}, lambda _wanted, inputs: set(inputs),
-        call, options, required=("y",) if forward else (),
+        call, options, required=("y",) if forward else (), workspace=not forward,
     )  # fmt: skip
 
 
