@@ -139,7 +139,7 @@ def site_path(path: Path) -> str | None:
 def source_of(page: Page) -> Path:
     """The file of the repository that a page shows."""
     uri = page.file.src_uri
-    folder, _, name = uri.rpartition("/")
+    folder, _, name = uri.partition("/")
     if folder in KINDS:
         return (ROOT / uri).with_suffix(KINDS[folder])
     if folder == "reference":

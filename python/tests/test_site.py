@@ -9,6 +9,7 @@ import shutil
 import struct
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from types import ModuleType
 from typing import Any
 
@@ -131,6 +132,9 @@ def test_links_and_formulas(part: Any) -> None:
     }
     for path, there in {**paths, "go.mod": None, "docs/site/hooks.py": None}.items():
         assert hooks.site_path(ROOT / path) == there
+    for path, there in paths.items():
+        source = hooks.source_of(SimpleNamespace(file=SimpleNamespace(src_uri=there)))
+        assert source == ROOT / path or path == "README.md"  # of which the page is that of docs/
 
 
 # --- The check of a site --------------------------------------------------------------------------------------------------
