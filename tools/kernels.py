@@ -223,7 +223,7 @@ def to_verify() -> dict[str, Any]:
 
 
 def changed_since_verified() -> list[str]:
-    """The names of the sources that are not those of VERIFIED, which may be missing; all if nvcc or the architectures are not."""
+    """The names of sources whose digest is not that in VERIFIED; all of them if nvcc or the architectures are not the same."""
     found = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {"inputs": {}}
     wanted = to_verify()
     if {**found, "inputs": {}} != {**wanted, "inputs": {}}:
@@ -277,7 +277,7 @@ def build(out: Path, codes: list[str]) -> dict[str, Any]:
 
 
 def record() -> None:
-    """Compiles each kernel that has changed since VERIFIED was written, for every architecture with the pinned nvcc, and writes it."""
+    """Compiles what has changed since VERIFIED was written, for every architecture with the pinned nvcc, and writes it."""
     changed = set(changed_since_verified())
     sources = [source for source in sorted(SOURCES.rglob("*.cu")) if source.stem in changed]
     if sources:

@@ -142,8 +142,7 @@ def test_what_is_compiled_again(
 def test_a_source_must_have_been_compiled_for_every_gpu(
     kernels: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It alone finds a check that lets a change of a header, of the flags or of the pinned nvcc through; what is the same is not
-    compiled again."""
+    """It alone finds a check that lets a change of a header, of the flags or of the pinned nvcc through. The others rest."""
     monkeypatch.setattr(kernels, "VERIFIED", tmp_path / "verified.json")
     monkeypatch.setenv("STERNWAY_CUDA_ARCHS", "")
     calls = tmp_path / "calls"

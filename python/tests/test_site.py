@@ -9,8 +9,7 @@ import shutil
 import struct
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest

@@ -167,7 +167,7 @@ def _gradients(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tenso
     dlast = None if dlast is None else resolve(dlast)
     needs = sum(1 << i for i, need in enumerate(needed) if need)
     inputs = dy, dlast, *tensors, chunks.detach()
-    call = recorded_call(dy, GRADIENT) or (_run_backward if runs_plan_directly(*inputs) else _backward)
+    call: Any = recorded_call(dy, GRADIENT) or (_run_backward if runs_plan_directly(*inputs) else _backward)
     found = call(*inputs, ctx.softplus, needs)
     return *(x if need else None for x, need in zip(found, needed, strict=True)), None
 
