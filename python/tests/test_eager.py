@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,12 +24,10 @@ import sternway as sw
 import sternway.torch as st
 from sternway._kinds import KINDS
 from sternway._plan import Plan
+from sternway.torch._autograd import scan
 
-HOMES = (
-    *("scan", "packed_scan", "linear_recurrence_eager", "lerp", "dequantize", "fake_quantize", "rope", "embedding"),
-    "bag_eager",
-)
-MODULES = [importlib.import_module(f"sternway.torch._autograd.{module}") for module in HOMES]
+PACKAGE = "sternway.torch._autograd."
+MODULES = [module for name, module in sys.modules.items() if name.startswith(PACKAGE) and hasattr(module, "is_eager")]
 OURS = list(NAMES)
 CONTIGUOUS = ("embedding", "embedding_bag", "linear_recurrence")
 """Operations whose gradients may be contiguous beside inputs that are not."""
@@ -387,7 +385,6 @@ def test_where_the_forward_is_chosen(monkeypatch: pytest.MonkeyPatch, way: str) 
 
     The general way does not decide: its forward is torch's.
     """
-    scan = MODULES[0]
     seen, cumsum = [], torch.cumsum
 
     def chosen(kind: str, _shape: Any, _dtype: Any, _dim: int, reverse: bool, _device: Any, own: bool) -> Any:

@@ -225,8 +225,8 @@ def test_a_decay_of_zero_cuts_off_growth(device: str, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_the_slope_of_the_gate_around_its_root(device: str, dtype: torch.dtype) -> None:
-    """It is a sum that cancels there, in rows of one position, which have no larger gradient beside it."""
-    distances = 2.0 ** -torch.arange(1, 24 if dtype == F32 else 13, dtype=F64)  # of which the truth has the digits
+    """It alone finds a slope that loses digits, in rows of one position: no larger dz is beside them."""
+    distances = 2.0 ** -torch.arange(1, 24 if dtype == F32 else 13, dtype=F64)  # a nearer one would cancel in the truth
     z = (-1.278464542761073795 + torch.cat([distances, -distances])).to(device, dtype)
     drawn = make(SELECTIVE_BACKWARD, (len(z), 1), dtype, device)
     inputs = {**drawn.inputs, "z": z[None, :, None]}
@@ -376,6 +376,17 @@ def test_gradients_of_one_result() -> None:
     (dA,) = torch.autograd.grad(y.sum() + last.sum(), only[2])
     usual = torch.autograd.grad(sum(r.sum() for r in drop_in(cu)(*x)), x)[2]
     assert torch.equal(dA, usual)
+
+
+def test_a_batch_of_gradients_of_the_last_state_alone(device: str) -> None:
+    """It alone finds a plan that runs on the batch, beside no gradient of y."""
+    u = torch.randn(1, 3, 5, device=device, requires_grad=True)
+    A, B = -torch.rand(3, 2, device=device), torch.randn(1, 2, 5, device=device)
+    _, last = st.selective_scan(u, u.detach().abs(), A, B, B, return_last_state=True)
+    dlast = torch.randn(2, *last.shape, device=device)
+    (many,) = torch.autograd.grad(last, u, dlast, is_grads_batched=True, retain_graph=True)
+    rows = [torch.autograd.grad(last, u, row, retain_graph=True)[0] for row in dlast]
+    assert torch.equal(many, torch.stack(rows))
 
 
 def test_compile_export_and_vmap() -> None:

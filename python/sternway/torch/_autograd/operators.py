@@ -64,7 +64,8 @@ def differentiable(
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor) -> Gradients:
-            inputs = tuple(other if x is None else x for x, other in zip(ctx.saved_tensors, ctx.others, strict=True))
+            saved = map(_unwrapped, ctx.saved_tensors)
+            inputs = tuple(other if x is None else x for x, other in zip(saved, ctx.others, strict=True))
             return backward(inputs, _distributed_alike(grads), tuple(ctx.needs_input_grad))
 
     operator.register_autograd(Gradient.backward, setup_context=Gradient.setup_context)
@@ -139,8 +140,17 @@ def recorded_call(dy: Tensor, gradient: DoubleBackward) -> Callable[..., Any] | 
     return gradient.operator if is_intercepted(dy) else None
 
 
+def _unwrapped(x: Any) -> Any:
+    """x without the wrappers of transforms of torch.func that have ended."""
+    while isinstance(x, Tensor) and (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
+        x = inner
+    return x
+
+
 def apply(function: Any, *inputs: Any) -> Any:
     """Call function.apply, with a jvp in forward-mode AD."""
+    if torch._C._are_functorch_transforms_active():  # torch unwraps the tensors only where none is
+        inputs = tuple(map(_unwrapped, inputs))
     return apply_with_tangents(function, *inputs) if has_tangents() else function.apply(*inputs)
 
 

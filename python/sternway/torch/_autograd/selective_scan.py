@@ -21,8 +21,18 @@ from .dispatch import (
     runs_plan_directly,
     selection_error,
 )
+from .eager import apply_in_c, is_eager
 from .linear_recurrence import run as run_linear
-from .operators import by_formula, differentiable, is_distributed, is_exporting, recorded_call, traceable, vmap_by_loop
+from .operators import (
+    by_formula,
+    differentiable,
+    is_distributed,
+    is_exporting,
+    is_jit_tracing,
+    recorded_call,
+    traceable,
+    vmap_by_loop,
+)
 
 _NAME = "selective_scan"
 
@@ -167,13 +177,15 @@ def _gradients(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tenso
     dlast = None if dlast is None else resolve(dlast)
     needs = sum(1 << i for i, need in enumerate(needed) if need)
     inputs = dy, dlast, *tensors, chunks.detach()
-    call: Any = recorded_call(dy, GRADIENT) or (_run_backward if runs_plan_directly(*inputs) else _backward)
+    call: Any = recorded_call(dy, GRADIENT) or (dlast is not None and recorded_call(dlast, GRADIENT))
+    if not call:  # a plan where that is possible, as the first call of an operator takes a second
+        call = _run_backward if runs_plan_directly(*inputs) and not is_jit_tracing() else _backward
     found = call(*inputs, ctx.softplus, needs)
     return *(x if need else None for x, need in zip(found, needed, strict=True)), None
 
 
 class _SelectiveScan(torch.autograd.Function):
-    """The autograd function of all calls."""
+    """The autograd function of all calls but ordinary eager ones."""
 
     generate_vmap_rule = True
 
@@ -183,8 +195,7 @@ class _SelectiveScan(torch.autograd.Function):
         delta_bias: Tensor | None, initial_state: Tensor | None, cu_seqlens: Tensor | None, softplus: bool, saves: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         tensors = u, delta, A, B, C, D, z, delta_bias, initial_state, cu_seqlens
-        call = _run if runs_plan_directly(*tensors) else _forward
-        return call(*tensors, softplus, saves)
+        return _forward(*tensors, softplus, saves)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -197,6 +208,19 @@ class _SelectiveScan(torch.autograd.Function):
         return *_gradients(ctx, dy, dlast), None, None
 
 
+class _SelectiveScanEager(torch.autograd.Function):
+    """The autograd function of ordinary eager calls."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = _run(*inputs)
+        _SelectiveScan.setup_context(ctx, inputs, output)
+        return output
+
+    backward = _SelectiveScan.backward
+
+
+_apply_eager = apply_in_c(_SelectiveScanEager)
 _apply = traceable(_SelectiveScan)
 _forward.register_autograd(_SelectiveScan.backward, setup_context=_SelectiveScan.setup_context)
 
@@ -204,7 +228,9 @@ _forward.register_autograd(_SelectiveScan.backward, setup_context=_SelectiveScan
 def run(*inputs: Any) -> tuple[Tensor, Tensor]:
     """y and the last state, with a gradient, from OPERANDS and softplus. ``select_or_raise`` found the plans."""
     saves = torch.is_grad_enabled()
-    if is_exporting() or is_distributed(*inputs):
+    if is_eager(inputs[0]) and runs_plan_directly(*inputs[:-1]):
+        y, last, _ = _apply_eager(*inputs, saves)
+    elif is_exporting() or is_distributed(*inputs):
         y, last, _ = run_operator(_NAME, _NAME, OPERANDS, *inputs, saves)
     else:
         y, last, _ = _apply(*inputs, saves)
