@@ -75,7 +75,7 @@ check-wheel: build/release/.done ## check the archives in dist/: auditwheel, abi
 kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
 	cp build/image/* cuda/image/
 
-kernels-all: $(VENV)/.base ## compile the CUDA kernels for every GPU, and write that down in cuda/verified.json
+kernels-all: $(VENV)/.base ## compile the CUDA sources that changed for every GPU, and write that down in cuda/verified.json
 	$(PY) -m pip install --quiet $$($(PY) tools/kernels.py --requirements)
 	$(PY) tools/kernels.py --record
 

@@ -222,24 +222,28 @@ def to_verify() -> dict[str, Any]:
     return {"nvcc": ".".join(map(str, PINNED_NVCC)), "architectures": ARCHITECTURES, "inputs": inputs()}
 
 
-def changed_since_verified() -> list[str]:
-    """The names of sources whose digest is not that in VERIFIED; all of them if nvcc or the architectures are not the same."""
-    found = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {"inputs": {}}
-    wanted = to_verify()
-    if {**found, "inputs": {}} != {**wanted, "inputs": {}}:
-        return sorted(wanted["inputs"])
-    names = found["inputs"].keys() | wanted["inputs"].keys()
-    return sorted(name for name in names if found["inputs"].get(name) != wanted["inputs"].get(name))
+def changed(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """The names of the sources whose digests differ between two contents of VERIFIED."""
+    before, after = found["inputs"], wanted["inputs"]
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def verified() -> dict[str, Any]:
+    """The content of VERIFIED."""
+    found: dict[str, Any] = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {"inputs": {}}
+    return found
 
 
 def check_verified() -> None:
     """Fails unless the sources are those that were last compiled for every architecture."""
-    if changed := changed_since_verified():
-        sys.exit(f"changed since the kernels were last compiled for every GPU: {', '.join(changed)}; run `make kernels-all`")
+    found, wanted = verified(), to_verify()
+    if found != wanted:
+        what = ", ".join(changed(found, wanted)) or "nvcc or the architectures"
+        sys.exit(f"changed since the kernels were last compiled for every GPU: {what}; run `make kernels-all`")
 
 
 def nvcc_that(fits: Callable[[tuple[int, ...]], bool], version: str) -> Path:
-    """An nvcc whose version fits; the text is for the error."""
+    """The first nvcc whose version fits. The error names the version that is wanted."""
     nvcc = find_nvcc(fits)
     if nvcc is None:
         raise KernelError(f"no nvcc of {version}; install a CUDA toolkit, or: pip install {' '.join(REQUIREMENTS)}")
@@ -277,15 +281,21 @@ def build(out: Path, codes: list[str]) -> dict[str, Any]:
 
 
 def record() -> None:
-    """Compiles what has changed since VERIFIED was written, for every architecture with the pinned nvcc, and writes it."""
-    changed = set(changed_since_verified())
-    sources = [source for source in sorted(SOURCES.rglob("*.cu")) if source.stem in changed]
+    """Compiles the sources that have changed since VERIFIED was written, for every architecture with the pinned nvcc.
+
+    Then it writes VERIFIED. All sources are compiled if VERIFIED is of another nvcc or of other architectures.
+    """
+    found, wanted = verified(), to_verify()
+    if {**found, "inputs": {}} != {**wanted, "inputs": {}}:
+        found = {"inputs": {}}
+    sources = [source for source in sorted(SOURCES.rglob("*.cu")) if source.stem in changed(found, wanted)]
+    say(f"sources that have changed since they were compiled for every GPU: {len(sources)}")
     if sources:
         os.environ["STERNWAY_CUDA_ARCHS"] = "all"
-        codes, nvcc = wanted_codes(), nvcc_that(lambda version: version == PINNED_NVCC, to_verify()["nvcc"])
+        codes, nvcc = wanted_codes(), nvcc_that(lambda version: version == PINNED_NVCC, wanted["nvcc"])
         with tempfile.TemporaryDirectory(prefix="sternway-") as out:
             compile_all(nvcc, {source: images_in(Path(out), source, codes) for source in sources})
-    VERIFIED.write_text(json.dumps(to_verify(), indent=2) + "\n")
+    VERIFIED.write_text(json.dumps(wanted, indent=2) + "\n")
 
 
 def main() -> None:
@@ -293,7 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compiles the .cu files below cuda/ into cuda/image.")
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the images (cuda/image)")
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--record", action="store_true", help="compile for every GPU, and write cuda/verified.json")
+    modes.add_argument("--record", action="store_true", help="compile what changed for every GPU, and write cuda/verified.json")
     modes.add_argument("--check", action="store_true", help="fail when a source has changed since --record")
     modes.add_argument("--requirements", action="store_true", help="print the packages that hold the pinned nvcc")
     options = parser.parse_args()

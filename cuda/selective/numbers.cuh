@@ -54,7 +54,7 @@ __device__ A sigmoid(A x)
     return reciprocal(A(1) + exp2_of(-x * kLog2e<A>));
 }
 
-// e^d - 1 for |d| <= 1/16
+// e^d - 1 for |d| <= 1/16, by the Taylor series. Its relative error is at most 1.3e-7.
 __device__ inline float exp_minus_one(float d)
 {
     return fmaf(d * d, fmaf(d, fmaf(d, 1 / 24.0f, 1 / 6.0f), 0.5f), d);
@@ -62,7 +62,8 @@ __device__ inline float exp_minus_one(float d)
 __device__ inline double exp_minus_one(double d) { return expm1(d); }
 
 // The derivative of x sigmoid(x), which is s (1 + x (1 - s)) with s = sigmoid(x). Around its root,
-// -1.278, its factor 1 + x + e^x cancels. There it is d + e^root (e^d - 1), where d = x - root.
+// -1.278, its factor 1 + x + e^x loses digits. There it is d + e^root (e^d - 1), where d = x - root.
+// The root is the sum of two constants, so that d keeps its digits.
 template <typename A>
 __device__ A silu_slope(A x)
 {

@@ -218,7 +218,7 @@ class Plan(Generic[D]):
             UnsupportedError: an array that is not plain numbers in strides, or has too many dimensions.
             BufferTooSmallError: a view that reaches outside its storage.
             MisalignedOperandError: an address that is no multiple of the element size, or a workspace not aligned to 256 bytes.
-            WorkspaceTooSmallError: a workspace of fewer bytes than these operands need; ``workspace_size`` suffices for all.
+            WorkspaceTooSmallError: a workspace of fewer bytes than these operands need; ``workspace_size`` is always enough.
             DeviceError: the CUDA driver reported an error; outputs may be partly written. No other error writes any output.
             TypeError: an operand that is no array, or that is given by position.
 

@@ -142,7 +142,7 @@ def test_what_is_compiled_again(
 def test_a_source_must_have_been_compiled_for_every_gpu(
     kernels: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It alone finds a check that lets a change of a header, of the flags or of the pinned nvcc through. The others rest."""
+    """It alone finds a check that lets a change of a header, of the flags or of the pinned nvcc through, or compiles all."""
     monkeypatch.setattr(kernels, "VERIFIED", tmp_path / "verified.json")
     monkeypatch.setenv("STERNWAY_CUDA_ARCHS", "")
     calls = tmp_path / "calls"
@@ -160,6 +160,12 @@ def test_a_source_must_have_been_compiled_for_every_gpu(
     (tree / "common/a.cuh").write_text("// changed")
     with pytest.raises(SystemExit, match=r"every GPU: x; run `make kernels-all`"):
         kernels.check_verified()
+    with monkeypatch.context() as patch:
+        patch.setenv("BROKEN", "x.cu")
+        with pytest.raises(kernels.KernelError):
+            kernels.record()
+    with pytest.raises(SystemExit):
+        kernels.check_verified()
     assert recorded() == {"x": len(ALL)}
     kernels.check_verified()
     with monkeypatch.context() as patch:
@@ -167,9 +173,8 @@ def test_a_source_must_have_been_compiled_for_every_gpu(
         with pytest.raises(SystemExit, match=r"every GPU: x, y; run"):
             kernels.check_verified()
     monkeypatch.setattr(kernels, "PINNED_NVCC", (13, 1, 0))
-    with pytest.raises(SystemExit, match=r"every GPU: x, y; run"):
+    with pytest.raises(SystemExit, match=r"every GPU: nvcc or the architectures; run"):
         kernels.check_verified()
-    (tree / "two/y.cu").write_text("// changed")
     with pytest.raises(kernels.KernelError, match=r"no nvcc"):  # 13.0.88 is here
         kernels.record()
 

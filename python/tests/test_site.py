@@ -133,7 +133,7 @@ def test_links_and_formulas(part: Any) -> None:
         assert hooks.site_path(ROOT / path) == there
     for path, there in paths.items():
         source = hooks.source_of(SimpleNamespace(file=SimpleNamespace(src_uri=there)))
-        assert source == ROOT / path or path == "README.md"  # of which the page is that of docs/
+        assert source == ROOT / ("docs/README.md" if path == "README.md" else path)
 
 
 # --- The check of a site --------------------------------------------------------------------------------------------------

@@ -115,8 +115,9 @@ static const double EXP_SERIES_F64[] = {
 };
 
 /* The derivative of x / (1 + exp(-x)), which is s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)).
-   Around its root, -1.278, its factor 1 + x + exp(x) cancels. There it is
-   d + exp(root) (exp(d) - 1), where d = x - root. */
+   Around its root, -1.278, its factor 1 + x + exp(x) loses digits. There it is
+   d + exp(root) (exp(d) - 1), where d = x - root. The root is the sum of two constants, so that d
+   keeps its digits. */
 INLINE double silu_slope_of(double x) {
   const double root = -1.278464542761073795, rest = -1.0946994183093437e-16;
   double e = exponential(-fabs(x), 0), whole = 1 + e, d = (x - root) - rest, p = 0;
