@@ -62,8 +62,8 @@ __device__ inline float exp_minus_one(float d)
 __device__ inline double exp_minus_one(double d) { return expm1(d); }
 
 // The derivative of x sigmoid(x), which is s (1 + x (1 - s)) with s = sigmoid(x). Around its root,
-// -1.278, its factor 1 + x + e^x loses digits. There it is d + e^root (e^d - 1), where d = x - root.
-// The root is the sum of two constants, so that d keeps its digits.
+// -1.278, its factor 1 + x + e^x loses digits. There it is d + e^root (e^d - 1), where d is
+// x - root. The root is the sum of two constants, so that d keeps its digits.
 template <typename A>
 __device__ A silu_slope(A x)
 {
