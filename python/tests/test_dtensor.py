@@ -421,6 +421,11 @@ REFUSALS: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]], Se
         lambda a, b: st.linear_recurrence(a, b), lambda: [random(5, 7), random(5, 7)], [S1, SUM],
         r"^sternway\.torch\.linear_recurrence: b must .*got Partial.*b\.redistribute",
     ),
+    "a selective scan": (
+        lambda u, step: st.selective_scan(u, step, -torch.ones(4, 2), step, step), lambda: [random(3, 4, 7), random(3, 2, 7)],
+        [S0, S0],
+        r"^sternway\.torch\.selective_scan: u must be a tensor of one rank, got a DTensor.*to_local\(\)",
+    ),
     "a scale without its tokens": (
         st.dequantize_per_token, lambda: [levels(5, 3, 7), positive(5, 3)], [S2, S0],
         r"^sternway\.torch\.dequantize_per_token: scale must be .*scale\.redistribute",

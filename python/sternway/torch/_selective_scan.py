@@ -7,8 +7,10 @@ from typing import Any, Literal, overload
 from torch import Tensor
 
 from .._selective_scan import FIELDS
+from ..errors import make
 from ._autograd.calls import flag, require_tensors
-from ._autograd.dispatch import refuse_distributed, with_public_names
+from ._autograd.dispatch import with_public_names
+from ._autograd.operators import is_distributed
 from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.selective_scan import OPERANDS, run, select_or_raise
 
@@ -85,7 +87,10 @@ def selective_scan(
         return handed_on(selective_scan, (*tensors[:8], delta_softplus, return_last_state), options)
     named = dict(zip(OPERANDS, tensors, strict=True))
     require_tensors(_NAME, **{name: x for name, x in named.items() if x is not None or name in OPERANDS[:5]})
-    refuse_distributed(_NAME, "u", *tensors)
+    for name, x in named.items():
+        if is_distributed(x):
+            hint = "call it with the batches or the channels of each rank, by to_local()"
+            raise make("unsupported", f"sternway.torch.{_NAME}", name, "a tensor of one rank", "a DTensor", hint)
     softplus = flag(_NAME, "delta_softplus", delta_softplus)
     wants_state = flag(_NAME, "return_last_state", return_last_state)
     with_public_names(f"sternway.torch.{_NAME}", FIELDS, select_or_raise, softplus, *tensors)

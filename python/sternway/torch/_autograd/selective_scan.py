@@ -26,7 +26,6 @@ from .linear_recurrence import run as run_linear
 from .operators import (
     by_formula,
     differentiable,
-    is_distributed,
     is_exporting,
     is_jit_tracing,
     recorded_call,
@@ -230,7 +229,7 @@ def run(*inputs: Any) -> tuple[Tensor, Tensor]:
     saves = torch.is_grad_enabled()
     if is_eager(inputs[0]) and runs_plan_directly(*inputs[:-1]):
         y, last, _ = _apply_eager(*inputs, saves)
-    elif is_exporting() or is_distributed(*inputs):
+    elif is_exporting():
         y, last, _ = run_operator(_NAME, _NAME, OPERANDS, *inputs, saves)
     else:
         y, last, _ = _apply(*inputs, saves)
