@@ -8,96 +8,27 @@
 // that no two add to the same one and the order is fixed.
 #pragma once
 
-#include "selective/tile.cuh"
+#include "selective/backward_sums.cuh"
 
 template <typename T, typename A, bool PACKED>
-struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
-    using Channels = SelectiveChannels<T, A, kBackwardRows>;
-    using Shape = typename Channels::Shape;
-    using Channels::P, Channels::TILE, Channels::STATES, Channels::PITCH;
-    using Channels::batch, Channels::group, Channels::exists, Channels::row;
+struct SelectiveBackward : SelectiveSums<T, A, PACKED> {
+    using Sums = SelectiveSums<T, A, PACKED>;
+    using Shape = typename Sums::Shape;
+    using typename Sums::Lane, typename Sums::StateSums;
+    using Sums::args, Sums::shared, Sums::exists, Sums::row;
+    using Sums::take_round, Sums::begin_channel, Sums::store_channel, Sums::at_state, Sums::sum_at;
+    using Sums::load_kept, Sums::add_sums, Sums::store_group, Sums::load_sums, Sums::store_lane_sums;
+    using Sums::P, Sums::TILE, Sums::STATES, Sums::PITCH;
+    using Sums::RATE, Sums::CARRY, Sums::SUM_D, Sums::SUM_BIAS;
     static constexpr int TURN = STATES / kWarps;  // states between barriers
 
-    // Of a CTA. In shared memory there follow, for its channels:
-    //     ChannelShared   [channel]
-    //     StateRow        [channel][A log2(e); what leaves a tile to the one before][state]
-    //     CompensatedSum  [channel][dA; dB and dC, where constant][state]
-    //     CompensatedSum  [channel][dD; dbias]
-    struct Shared {
-        A b[STATES * PITCH], c[STATES * PITCH], db[STATES * PITCH], dc[STATES * PITCH];
-        A rows[kWarps * PITCH];  // that are transposed
-        unsigned heads[TILE / 32 + 1];
-    };
-
-    // What the positions of a lane share over all states; y is the sum of C h and D u.
-    struct Lane : Channels::Lane {
-        A dy[P], g[P], dd[P];  // dy'; sums over states: of g B; of A log2(e) a h g
-    };
-
-    const SelectiveBackwardArgs& args;
-    Shared& shared;
-    A* state_rows;
-    CompensatedSum<A>*state_sums, *channel_sums;
-    int sums_of_state;
-    i64 cta_in_group;
-
-    __device__ SelectiveBackward(const SelectiveBackwardArgs& args, char* memory)
-        : args(args), shared(*reinterpret_cast<Shared*>(memory))
-    {
-        const int channels = kWarps * args.rounds;
-        cta_in_group = this->place_cta(args, channels);
-        this->all = reinterpret_cast<typename Channels::Shared*>(memory + (sizeof(Shared) + 15) / 16 * 16);
-        state_rows = reinterpret_cast<A*>(this->all + channels);
-        state_sums = reinterpret_cast<CompensatedSum<A>*>(state_rows + STATE_ROWS * channels * args.states);
-        sums_of_state = 1 + (args.flags & kConstantB ? 1 : 0) + (args.flags & kConstantC ? 1 : 0);
-        channel_sums = state_sums + sums_of_state * channels * args.states;
-        for (int i = threadIdx.x; i < channels; i += blockDim.x) {
-            this->keep(args, i);
-            this->keep_row(args.dy, ROW_DY, i), this->keep_row(args.du, ROW_DU, i);
-            this->keep_row(args.ddelta, ROW_DDELTA, i), this->keep_row(args.dz, ROW_DZ, i);
-        }
-        __syncthreads();
-    }
-
-    // Numbers of each state of a channel, and sums over the positions of a batch.
-    enum StateRow { RATE, CARRY, STATE_ROWS };
-    enum ChannelSum { SUM_D, SUM_BIAS, CHANNEL_SUMS };
-    static_assert(STATE_ROWS == kStateRows && CHANNEL_SUMS == kChannelSums);
-    __device__ A& at_state(StateRow kind, int n) const
-    {
-        return state_rows[(row * STATE_ROWS + kind) * static_cast<int>(args.states) + n];
-    }
-    __device__ CompensatedSum<A>& sum_at(int number, int n) const
-    {
-        return state_sums[(row * sums_of_state + number) * static_cast<int>(args.states) + n];
-    }
-    __device__ CompensatedSum<A>& sum_of_a(int n) const { return sum_at(0, n); }
-    __device__ CompensatedSum<A>& sum_of_b(int n) const { return sum_at(1, n); }  // if B is constant
-    __device__ CompensatedSum<A>& sum_of_c(int n) const { return sum_at(sums_of_state - 1, n); }  // if C is
-    __device__ CompensatedSum<A>& sum_at(ChannelSum kind) const { return channel_sums[row * CHANNEL_SUMS + kind]; }
-
-    template <typename S>
-    __device__ S* at(const SelectiveOperand& o, i64 state, i64 position) const
-    {
-        return Channels::template at<S>(o, state, position);
-    }
-
-    // Numbers of the workspace.
-    __device__ A* workspace_at(i64 first) const { return reinterpret_cast<A*>(args.workspace) + first; }
-
-    // Takes a channel of a round.
-    __device__ void take_round(int round) { this->take(round * kWarps + threadIdx.x / 32); }
+    __device__ SelectiveBackward(const SelectiveBackwardArgs& args, char* memory) : Sums(args, memory) {}
 
     __device__ void run()
     {
         for (int round = 0; round < args.rounds; ++round) {
             take_round(round);
-            for (int n = threadIdx.x % 32; n < args.states; n += 32) {
-                at_state(RATE, n) = *at<const A>(args.a, n, 0) * kLog2e<A>;
-                at_state(CARRY, n) = args.dlast.data && !PACKED && exists ? *at<const A>(args.dlast, n, 0) : A(0);
-                for (int i = 0; i < sums_of_state; ++i) sum_at(i, n) = {};
-            }
-            if (threadIdx.x % 32 == 0) sum_at(SUM_D) = sum_at(SUM_BIAS) = {};
+            begin_channel();
         }
         const int length = static_cast<int>(args.length);
         for (int position = ((length + TILE - 1) / TILE - 1) * TILE; position >= 0; position -= TILE)
@@ -105,27 +36,8 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
         __syncthreads();
         for (int round = 0; round < args.rounds; ++round) {
             take_round(round);
-            if (exists) store_sums();
+            if (exists) store_channel();
         }
-    }
-
-    // Of a tile; lane n has the numbers of state from + n.
-    struct StateSums {
-        A kept;  // the state that enters the tile
-        A sum_a, sum_b, sum_c;
-    };
-    __device__ StateSums load_kept(int from, int states, int position) const
-    {
-        const int n = from + min(static_cast<int>(threadIdx.x % 32), states - 1);
-        return {at<const A>(args.chunks, n, position / kChunkLength)[args.first_chunk], A(0), A(0), A(0)};
-    }
-    __device__ void add_sums(const StateSums& sums, int from, int states) const
-    {
-        const int lane = threadIdx.x % 32;
-        if (lane >= states) return;
-        sum_of_a(from + lane).add(sums.sum_a);
-        if (args.flags & kConstantB) sum_of_b(from + lane).add(sums.sum_b);
-        if (args.flags & kConstantC) sum_of_c(from + lane).add(sums.sum_c);
     }
 
     // Some states of all channels, over a tile.
@@ -170,19 +82,6 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
         if (!(args.flags & kConstantC) && args.c_sums >= 0) store_group(args.c_sums, shared.dc, from, states, position);
     }
 
-    // Stores the sums over the channels of the CTA: [CTA, batch, group, state, position].
-    __device__ void store_group(i64 sums, const A* from, int first, int states, int position) const
-    {
-        const int lane = threadIdx.x % 32, count = this->count(args, position) - lane * P;
-        const i64 first_row = ((cta_in_group * args.batches + batch) * args.groups + group) * args.states + first;
-        A* to = workspace_at(sums) + first_row * args.length + position + lane * P;
-        for (int n = threadIdx.x / 32; n < states; n += kWarps) {
-            A x[P];
-            read_shared(from + n * PITCH, x);
-            store_positions(to + n * args.length, count, x);
-        }
-    }
-
     __device__ void load_gradient(Lane& own, int position) const
     {
         this->load_row(args, args.dy, ROW_DY, position, shared.rows, own.dy);
@@ -194,25 +93,6 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
         }
         this->fill(own.g, P, A(0));
         this->fill(own.dd, P, A(0));
-    }
-
-    // Sums of a lane over the states before `from`, where they do not all fit into shared memory.
-    __device__ A* lane_sums() const
-    {
-        const i64 channel_row = args.rounds * kWarps * blockIdx.x + row;
-        return workspace_at(args.lanes) + (channel_row * 32 + threadIdx.x % 32) * kLaneSums * P;
-    }
-    __device__ void load_sums(Lane& own) const
-    {
-        const A* from = lane_sums();
-#pragma unroll
-        for (int k = 0; k < P; ++k) own.y[k] = from[k], own.g[k] = from[P + k], own.dd[k] = from[2 * P + k];
-    }
-    __device__ void store_lane_sums(const Lane& own) const
-    {
-        A* to = lane_sums();
-#pragma unroll
-        for (int k = 0; k < P; ++k) to[k] = own.y[k], to[P + k] = own.g[k], to[2 * P + k] = own.dd[k];
     }
 
     // Scans one state of a channel. The plain form has neither bounds of packed sequences nor
@@ -227,11 +107,11 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
                 kept = __shfl_sync(~0u, sums.kept, n);
         A a[P], b[P], c[P], before[P];  // before: a h of the position before
         if (constant_b)
-            this->fill(b, own.count, *at<const A>(args.b, from + n, 0));
+            this->fill(b, own.count, *this->template at<const A>(args.b, from + n, 0));
         else
             read_shared(shared.b + n * PITCH, b);
         if (constant_c)
-            this->fill(c, own.count, *at<const A>(args.c, from + n, 0));
+            this->fill(c, own.count, *this->template at<const A>(args.c, from + n, 0));
         else
             read_shared(shared.c + n * PITCH, c);
 #pragma unroll
@@ -311,7 +191,7 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
     {
         const A g = fma(c, own.dy[k], q);
         if (!GENERAL || !PACKED || !args.dlast.data || !(own.tails >> k & 1)) return g;
-        return g + *at<const A>(args.dlast, n, sequence_of(args, own.first + k));
+        return g + *this->template at<const A>(args.dlast, n, sequence_of(args, own.first + k));
     }
 
     // a x, 0 if a is 0 (EXACT).
@@ -355,8 +235,10 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
 #pragma unroll
         for (int k = 0; k < P; ++k) {
             if (!(own.heads >> k & 1)) continue;
-            if (PACKED && args.initial.data)
-                before[k] = gated<true>(a[k], *at<const A>(args.initial, n, sequence_of(args, own.first + k)));
+            if (PACKED && args.initial.data) {
+                const i64 sequence = sequence_of(args, own.first + k);
+                before[k] = gated<true>(a[k], *this->template at<const A>(args.initial, n, sequence));
+            }
             a[k] = A(0);
         }
     }
@@ -364,7 +246,7 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
     __device__ void store_initial(int n, int position, A decay, A g) const
     {
         if (args.dinitial.data && exists)
-            *at<A>(args.dinitial, n, sequence_of(args, position)) = gated<true>(decay, g);
+            *this->template at<A>(args.dinitial, n, sequence_of(args, position)) = gated<true>(decay, g);
     }
 
     // The results at the positions of a tile.
@@ -399,32 +281,5 @@ struct SelectiveBackward : SelectiveChannels<T, A, kBackwardRows> {
 #pragma unroll
         for (int k = 0; k < P; ++k) result[k] *= own.y[k] * silu_slope(z[k]);
         this->store_row(args, args.dz, ROW_DZ, position, shared.rows, result);
-    }
-
-    // Stores the sums of a channel over the positions of a batch.
-    __device__ void store_sums() const
-    {
-        const i64 number = batch * args.channels + this->first_channel + row;
-        for (int n = threadIdx.x % 32; n < args.states; n += 32) {
-            const i64 i = number * args.states + n;
-            if (args.a_sums >= 0) workspace_at(args.a_sums)[i] = sum_of_a(n).sum;
-            if (args.flags & kConstantB && args.b_sums >= 0) workspace_at(args.b_sums)[i] = sum_of_b(n).sum;
-            if (args.flags & kConstantC && args.c_sums >= 0) workspace_at(args.c_sums)[i] = sum_of_c(n).sum;
-            if (!PACKED && args.dinitial.data) *at<A>(args.dinitial, n, 0) = at_state(CARRY, n);
-        }
-        if (threadIdx.x % 32) return;
-        if (args.d_sums >= 0) workspace_at(args.d_sums)[number] = sum_at(SUM_D).sum;
-        if (args.bias_sums >= 0) workspace_at(args.bias_sums)[number] = sum_at(SUM_BIAS).sum;
-        if (PACKED && args.dinitial.data) pass_states();
-    }
-
-    // Passes on the gradients of the states of sequences without positions.
-    __device__ void pass_states() const
-    {
-        for (i64 k = 0; k < args.bound_count - 1; ++k) {
-            if (bound_at(args, k) != bound_at(args, k + 1)) continue;
-            for (i64 n = 0; n < args.states; ++n)
-                *at<A>(args.dinitial, n, k) = args.dlast.data ? *at<const A>(args.dlast, n, k) : A(0);
-        }
     }
 };
