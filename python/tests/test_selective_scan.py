@@ -18,6 +18,7 @@ from support import BF16, F16, F32, F64, gradcheck, gradgradcheck, pairwise
 import sternway as sw
 import sternway.torch as st
 from sternway._selective_scan_backward import OUTPUTS
+from sternway.torch._autograd import selective_scan as scan
 
 INF, NAN = math.inf, math.nan
 Tensors = dict[str, Any]
@@ -376,6 +377,15 @@ def test_gradients_of_one_result() -> None:
     (dA,) = torch.autograd.grad(y.sum() + last.sum(), only[2])
     usual = torch.autograd.grad(sum(r.sum() for r in drop_in(cu)(*x)), x)[2]
     assert torch.equal(dA, usual)
+
+
+def test_a_call_without_a_gradient_keeps_no_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It alone finds states of chunks that are computed although no operand requires grad."""
+    shapes = []
+    monkeypatch.setattr(scan, "chunk_shape", lambda fields: shapes.append(fields) or (0,))
+    u, A, B = torch.ones(1, 3, 5), -torch.ones(3, 2), torch.ones(1, 2, 5)
+    st.selective_scan(u, u, A, B, B)
+    assert not shapes
 
 
 def test_a_batch_of_gradients_of_the_last_state_alone(device: str) -> None:

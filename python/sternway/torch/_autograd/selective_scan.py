@@ -55,18 +55,18 @@ def _run(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y, the last state and, if the gradient will be computed, the chunk states; otherwise these are empty."""
     tensors = u, delta, A, B, C, D, z, delta_bias, initial_state, cu_seqlens
-    y, last, chunks = _empty(tensors, softplus, saves)
+    fields = _fields(tensors, softplus)
+    y, last, chunks = _empty(u, fields, saves)
     operands = given(**dict(zip(OPERANDS, tensors, strict=True)))
     outputs = {"y": y, "last_state": last, **({"chunk_states": chunks} if saves else {})}
-    selective_plan(_fields(tensors, softplus), device_name(u.device)).run(**operands, **outputs)
+    selective_plan(fields, device_name(u.device)).run(**operands, **outputs)
     return y, last, chunks
 
 
 _forward = torch.library.custom_op("sternway::selective_scan", mutates_args=())(_run)
 
 
-def _empty(tensors: tuple[Any, ...], softplus: bool, saves: bool) -> tuple[Tensor, Tensor, Tensor]:
-    u, fields = tensors[0], _fields(tensors, softplus)
+def _empty(u: Tensor, fields: tuple[Any, ...], saves: bool) -> tuple[Tensor, Tensor, Tensor]:
     last = u.new_empty(state_shape(fields), dtype=_state_dtype(u))
     return torch.empty_like(u), last, last.new_empty(chunk_shape(fields) if saves else 0)
 
@@ -76,7 +76,7 @@ def _(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
     initial_state: Tensor | None, cu_seqlens: Tensor | None, softplus: bool, saves: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _empty((u, delta, A, B, C, D, z, delta_bias, initial_state, cu_seqlens), softplus, saves)
+    return _empty(u, _fields((u, delta, A, B, C, D, z, delta_bias, initial_state, cu_seqlens), softplus), saves)
 
 
 _forward.register_vmap(vmap_by_loop(_NAME, _forward))
@@ -224,15 +224,20 @@ _apply = traceable(_SelectiveScan)
 _forward.register_autograd(_SelectiveScan.backward, setup_context=_SelectiveScan.setup_context)
 
 
+def _is_recorded(*tensors: Tensor | None) -> bool:
+    """Whether autograd records a call, where no transform of torch.func hides tensors that require grad."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
 def run(*inputs: Any) -> tuple[Tensor, Tensor]:
     """y and the last state, with a gradient, from OPERANDS and softplus. ``select_or_raise`` found the plans."""
-    saves = torch.is_grad_enabled()
-    if is_eager(inputs[0]) and runs_plan_directly(*inputs[:-1]):
-        y, last, _ = _apply_eager(*inputs, saves)
+    tensors = inputs[:-1]
+    if is_eager(tensors[0]) and runs_plan_directly(*tensors):
+        y, last, _ = _apply_eager(*inputs, _is_recorded(*tensors))
     elif is_exporting():
-        y, last, _ = run_operator(_NAME, _NAME, OPERANDS, *inputs, saves)
+        y, last, _ = run_operator(_NAME, _NAME, OPERANDS, *inputs, torch.is_grad_enabled())
     else:
-        y, last, _ = _apply(*inputs, saves)
+        y, last, _ = _apply(*inputs, torch.is_grad_enabled())
     return y, last
 
 
@@ -253,5 +258,5 @@ def select_or_raise(softplus: bool, *tensors: Any) -> None:
         require(_NAME, _probed(u.dtype, device_to_ask(u)))
         return
     selective_plan(fields, device_name(u.device))
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+    if _is_recorded(*tensors):
         selective_backward_plan(fields, device_name(u.device))
