@@ -222,7 +222,7 @@ def to_verify() -> dict[str, Any]:
     return {"nvcc": ".".join(map(str, PINNED_NVCC)), "architectures": ARCHITECTURES, "inputs": inputs()}
 
 
-def changed(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def changed_sources(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     """The names of the sources whose digests differ between two contents of VERIFIED."""
     before, after = found["inputs"], wanted["inputs"]
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
@@ -238,11 +238,11 @@ def check_verified() -> None:
     """Fails unless the sources are those that were last compiled for every architecture."""
     found, wanted = verified(), to_verify()
     if found != wanted:
-        what = ", ".join(changed(found, wanted)) or "nvcc or the architectures"
+        what = ", ".join(changed_sources(found, wanted)) or "nvcc or the architectures"
         sys.exit(f"changed since the kernels were last compiled for every GPU: {what}; run `make kernels-all`")
 
 
-def nvcc_that(fits: Callable[[tuple[int, ...]], bool], version: str) -> Path:
+def require_nvcc(fits: Callable[[tuple[int, ...]], bool], version: str) -> Path:
     """The first nvcc whose version fits. The error names the version that is wanted."""
     nvcc = find_nvcc(fits)
     if nvcc is None:
@@ -250,7 +250,7 @@ def nvcc_that(fits: Callable[[tuple[int, ...]], bool], version: str) -> Path:
     return nvcc
 
 
-def images_in(out: Path, source: Path, codes: Iterable[str]) -> dict[str, Path]:
+def image_files(out: Path, source: Path, codes: Iterable[str]) -> dict[str, Path]:
     """The files of the images of a source, by code."""
     return {code: out / f"{source.stem}.{code}.lzma" for code in codes}
 
@@ -259,7 +259,7 @@ def build(out: Path, codes: list[str]) -> dict[str, Any]:
     """Brings every image in `out` up to date, and returns the manifest."""
     sources = {source.stem: source for source in sorted(SOURCES.rglob("*.cu"))}
     before, made_of = read_manifest(out), inputs()
-    images = {name: images_in(out, source, codes) for name, source in sources.items()}
+    images = {name: image_files(out, source, codes) for name, source in sources.items()}
 
     def row(name: str) -> dict[str, str]:
         found = digest(*(file.read_bytes() if file.is_file() else b"" for file in images[name].values()))
@@ -268,7 +268,7 @@ def build(out: Path, codes: list[str]) -> dict[str, Any]:
     stale = [name for name in sources if before.get("images", {}).get(name) != row(name)]
     version = before.get("nvcc")
     if stale:
-        nvcc = nvcc_that(is_new_enough, f"{'.'.join(map(str, OLDEST_NVCC))} or newer")
+        nvcc = require_nvcc(is_new_enough, f"{'.'.join(map(str, OLDEST_NVCC))} or newer")
         version = ".".join(map(str, nvcc_version(nvcc)))
         out.mkdir(parents=True, exist_ok=True)
         compile_all(nvcc, {sources[name]: images[name] for name in stale})
@@ -288,13 +288,13 @@ def record() -> None:
     found, wanted = verified(), to_verify()
     if {**found, "inputs": {}} != {**wanted, "inputs": {}}:
         found = {"inputs": {}}
-    sources = [source for source in sorted(SOURCES.rglob("*.cu")) if source.stem in changed(found, wanted)]
+    sources = [source for source in sorted(SOURCES.rglob("*.cu")) if source.stem in changed_sources(found, wanted)]
     say(f"sources that have changed since they were compiled for every GPU: {len(sources)}")
     if sources:
         os.environ["STERNWAY_CUDA_ARCHS"] = "all"
-        codes, nvcc = wanted_codes(), nvcc_that(lambda version: version == PINNED_NVCC, wanted["nvcc"])
+        codes, nvcc = wanted_codes(), require_nvcc(lambda version: version == PINNED_NVCC, wanted["nvcc"])
         with tempfile.TemporaryDirectory(prefix="sternway-") as out:
-            compile_all(nvcc, {source: images_in(Path(out), source, codes) for source in sources})
+            compile_all(nvcc, {source: image_files(Path(out), source, codes) for source in sources})
     VERIFIED.write_text(json.dumps(wanted, indent=2) + "\n")
 
 
