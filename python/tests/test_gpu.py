@@ -30,7 +30,11 @@ LONG = 100_000_000  # clock cycles, longer than a call takes while other process
 @pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
 def problems(request: pytest.FixtureRequest) -> list[Any]:
     """Small, and with sums that need a workspace."""
-    return [make(request.param, shape, F32, "cuda:0", **OF_ALL.get(request.param.name, {})) for shape in SHAPES]
+    return problems_on("cuda:0", request.param)
+
+
+def problems_on(device: str, family: Family) -> list[Any]:
+    return [make(family, shape, F32, device, **OF_ALL.get(family.name, {})) for shape in SHAPES]
 
 
 @contextmanager
@@ -290,8 +294,7 @@ def test_operand_on_another_device() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
 def test_second_device(problems: list[Any]) -> None:
     """Selected and run on cuda:1 while cuda:0 is current."""
-    for problem in problems:
-        other = make(problem.family, problem.main.shape, F32, "cuda:1", **OF_ALL.get(problem.family.name, {}))
+    for problem, other in zip(problems, problems_on("cuda:1", problems[0].family), strict=True):
         assert same_bits({n: t.cpu() for n, t in other.run().items()}, {n: t.cpu() for n, t in problem.run().items()})
     assert torch.cuda.current_device() == 0
 
